@@ -1,0 +1,1 @@
+"""PyTorch on trnx: device `neuron` and the `neuron` backend of `torch.compile`."""
