@@ -79,7 +79,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 nightly: $(VENV)/.dev extension
-	TRNX_TEST_PROFILE=nightly $(PYTEST)
+	$(PYTEST) --hypothesis-profile=nightly
 
 bench: $(VENV)/.dev extension
 	$(BIN)/python -m benchmarks host
