@@ -1,0 +1,1 @@
+"""Tile programs: the IR (``ir``), the instruction set (``isa``), text, legality, placement."""
