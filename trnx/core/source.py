@@ -1,0 +1,148 @@
+"""Where an equation came from: the user's file and line, found by a cheap walk up the Python stack.
+
+A frame is *internal* when its file belongs to trnx, trnx_torch or one of a few libraries that call
+user code back (optree, contextlib, functools). The first frame that is not internal is the user's.
+Results are cached by code object and instruction, so that recording an equation in a loop costs one
+dictionary lookup and no line table decoding.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import CodeType, FrameType
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One line of user code.
+
+    Attributes:
+        file: path of the file as Python reports it; empty when unknown.
+        line: line number, from 1; 0 when unknown.
+        function: name of the function that holds the line.
+        name_stack: names given with :func:`name_scope`, outermost first, joined by ``/``.
+    """
+
+    file: str
+    line: int
+    function: str
+    name_stack: str = ""
+
+    def __str__(self) -> str:
+        if not self.file:
+            return "unknown line"
+        where = f"{os.path.basename(self.file)}:{self.line}"
+        return f"{where} ({self.function})" if self.function else where
+
+    @property
+    def location(self) -> str:
+        """``path:line`` with the whole path, in the form editors and terminals make clickable."""
+        return f"{self.file}:{self.line}" if self.file else "unknown line"
+
+
+UNKNOWN_SOURCE = Source("", 0, "")
+
+_CORE_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE_DIRECTORY = os.path.dirname(_CORE_DIRECTORY)
+_ROOT_DIRECTORY = os.path.dirname(_PACKAGE_DIRECTORY)
+
+
+def _internal_prefixes() -> tuple[str, ...]:
+    prefixes = {
+        _PACKAGE_DIRECTORY + os.sep,
+        os.path.join(_ROOT_DIRECTORY, "trnx_torch") + os.sep,
+    }
+    # `trnx/ops` and `trnx/compiler` may be symlinks: their files can show up under either name.
+    for folder in ("ops", "compiler"):
+        resolved = os.path.realpath(os.path.join(_PACKAGE_DIRECTORY, folder))
+        if os.path.isdir(resolved):
+            prefixes.add(resolved + os.sep)
+    return tuple(prefixes)
+
+
+_PREFIXES = _internal_prefixes()
+_LIBRARY_PARTS = (f"{os.sep}optree{os.sep}",)
+_LIBRARY_FILES = ("contextlib.py", "functools.py")
+
+_internal_files: dict[str, bool] = {}
+
+
+def is_internal_file(file: str) -> bool:
+    """True when frames of `file` are hidden from users (tracebacks and sources)."""
+    known = _internal_files.get(file)
+    if known is None:
+        in_library = any(part in file for part in _LIBRARY_PARTS) or (
+            os.path.basename(file) in _LIBRARY_FILES
+            and os.path.dirname(file) == os.path.dirname(os.__file__)
+        )
+        known = file.startswith(_PREFIXES) or in_library or file.startswith("<frozen ")
+        _internal_files[file] = known
+    return known
+
+
+_name_stack: ContextVar[str] = ContextVar("trnx_name_stack", default="")
+_forced_source: ContextVar[Source | None] = ContextVar("trnx_forced_source", default=None)
+
+# The key holds id(code), so the code object is kept in the value: its id cannot be reused.
+_cache: dict[tuple[int, int, str], tuple[CodeType, Source]] = {}
+_CACHE_LIMIT = 65536
+
+
+def current_source() -> Source:
+    """The user's line that is running now, or the line in force under :func:`use_source`."""
+    forced = _forced_source.get()
+    if forced is not None:
+        return forced
+    frame: FrameType | None = sys._getframe(1)
+    files = _internal_files
+    while frame is not None:
+        file = frame.f_code.co_filename
+        internal = files.get(file)
+        if internal is None:
+            internal = is_internal_file(file)
+        if not internal:
+            break
+        frame = frame.f_back
+    if frame is None:
+        return UNKNOWN_SOURCE
+    code = frame.f_code
+    stack = _name_stack.get()
+    key = (id(code), frame.f_lasti, stack)
+    hit = _cache.get(key)
+    if hit is not None:
+        return hit[1]
+    source = Source(code.co_filename, frame.f_lineno, code.co_name, stack)
+    if len(_cache) >= _CACHE_LIMIT:
+        _cache.clear()
+    _cache[key] = (code, source)
+    return source
+
+
+@contextmanager
+def name_scope(name: str) -> Iterator[None]:
+    """Put `name` on the name stack of every equation recorded inside the ``with`` block."""
+    outer = _name_stack.get()
+    token = _name_stack.set(f"{outer}/{name}" if outer else name)
+    try:
+        yield
+    finally:
+        _name_stack.reset(token)
+
+
+@contextmanager
+def use_source(source: Source | None) -> Iterator[None]:
+    """Give every equation recorded inside the block this source (None: find it as usual).
+
+    Transforms use it when they replay a program, so that the new equations keep the lines of the
+    equations they come from.
+    """
+    token = _forced_source.set(source)
+    try:
+        yield
+    finally:
+        _forced_source.reset(token)
