@@ -27,26 +27,30 @@ class Option(Generic[T]):
     Args:
         name: Python name, also the attribute of this module.
         env: environment variable that sets the value for the process.
-        type: ``bool``, ``int`` or ``str``.
+        kind: ``bool``, ``int`` or ``str``.
         default: value when nothing sets it.
         doc: one sentence for the options table.
         choices: allowed values, if not every value of the type is.
     """
 
-    __slots__ = ("name", "env", "type", "default", "doc", "choices", "_process", "_block")
+    __slots__ = ("_block", "_process", "choices", "default", "doc", "env", "kind", "name")
+
+    kind: type[T]
+    default: T
+    choices: tuple[T, ...] | None
 
     def __init__(
         self,
         name: str,
         env: str,
-        type: type[T],
+        kind: type[T],
         default: T,
         doc: str,
         choices: tuple[T, ...] | None = None,
     ) -> None:
         self.name = name
         self.env = env
-        self.type = type
+        self.kind = kind
         self.default = default
         self.doc = doc
         self.choices = choices
@@ -60,12 +64,12 @@ class Option(Generic[T]):
     def parse(self, text: str) -> T:
         """The value a text (from the environment) stands for; ValueError when it is none."""
         value: Any = text
-        if self.type is bool:
+        if self.kind is bool:
             lowered = text.strip().lower()
             if lowered not in _TRUE | _FALSE:
                 raise ValueError(f"{self.env}={text!r} is not a truth value. Use 1 or 0.")
             value = lowered in _TRUE
-        elif self.type is int:
+        elif self.kind is int:
             try:
                 value = int(text)
             except ValueError:
@@ -74,12 +78,12 @@ class Option(Generic[T]):
 
     def validate(self, value: Any) -> T:
         """`value` if it has the option's type and is one of its choices; else an error."""
-        if self.type is int and isinstance(value, bool):
+        if self.kind is int and isinstance(value, bool):
             value = int(value)
-        if not isinstance(value, self.type):
+        if not isinstance(value, self.kind):
             raise TypeError(
-                f"Option {self.name} takes {self.type.__name__}, "
-                f"not {type(value).__name__}. Pass a {self.type.__name__}."
+                f"Option {self.name} takes {self.kind.__name__}, "
+                f"not {type(value).__name__}. Pass a {self.kind.__name__}."
             )
         if self.choices is not None and value not in self.choices:
             allowed = ", ".join(map(repr, self.choices))
@@ -153,7 +157,7 @@ def options_table() -> str:
     for option in options.values():
         default = repr(option.default) if option.default != "" else "empty"
         rows.append(
-            f"| `{option.name}` | `{option.env}` | {option.type.__name__} "
+            f"| `{option.name}` | `{option.env}` | {option.kind.__name__} "
             f"| {default} | {option.doc} |"
         )
     return "\n".join(rows) + "\n"

@@ -171,7 +171,7 @@ class Dim:
         )
 
     __int__ = __index__
-    __float__ = __index__  # type: ignore[assignment]
+    __float__ = __index__
 
 
 def dim(name: str, *, min: int = 1, max: int | None = None) -> Dim:
@@ -273,7 +273,7 @@ def _divide(numerator: Size, denominator: Size) -> tuple[Size, Size]:
         return quotient + remainder // denominator, remainder % denominator
     low, high = _interval(remainder)
     d_low, _ = _interval(denominator)
-    if 0 <= low and high < d_low:  # the rest is smaller than the divisor: nothing more to divide
+    if low >= 0 and high < d_low:  # the rest is smaller than the divisor: nothing more to divide
         return quotient, remainder
     floor = DimQuotient("//", remainder, denominator)
     modulo = DimQuotient("%", remainder, denominator)
@@ -305,7 +305,7 @@ def _monomial_text(monomial: _Monomial) -> str:
 
 
 def _text_of(terms: tuple[tuple[_Monomial, int], ...]) -> str:
-    parts = []
+    parts: list[str] = []
     for monomial, factor in terms:
         body = _monomial_text(monomial)
         if not monomial:
@@ -421,7 +421,7 @@ def _undecidable(a: Size, operator: str, b: Size) -> DimError:
         message(
             f"The bounds do not decide {a} {operator} {b} for {ranges}",
             None,
-            "Narrow the bounds of the size, make it static, or compare inside the program with where",
+            "Narrow the bounds of the size, make it static, or compare values with where",
         )
     )
 

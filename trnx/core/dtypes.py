@@ -73,7 +73,9 @@ _PYTHON_SCALARS: dict[type, np.dtype[Any]] = {
 _BY_TYPE |= _PYTHON_SCALARS
 
 _KIND: dict[np.dtype[Any], int] = {bool_: 0}
-_KIND |= {t: 1 for t in SIGNED + UNSIGNED} | {t: 2 for t in FLOATS} | {t: 3 for t in COMPLEXES}
+_KIND |= (
+    dict.fromkeys(SIGNED + UNSIGNED, 1) | dict.fromkeys(FLOATS, 2) | dict.fromkeys(COMPLEXES, 3)
+)
 _DEFAULT_OF_KIND = (bool_, int32, float32, complex64)
 _INT_RANGE = {t: (int(np.iinfo(t).min), int(np.iinfo(t).max)) for t in SIGNED + UNSIGNED}
 
@@ -181,7 +183,7 @@ def check_python_int(value: int, dtype: np.dtype[Any]) -> None:
             message(
                 f"Python int {value} does not fit into {short_name(dtype)} ({low}..{high})",
                 None,
-                "Give the value a wider dtype first, for example with asarray(value, dtype='int64')",
+                "Give the value a wider dtype first, as in asarray(value, dtype='int64')",
             )
         )
 
@@ -207,7 +209,7 @@ def _promote_uncached(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
         return high
     if kind_high == 1:
         if (low in SIGNED) == (high in SIGNED):
-            return max(low, high, key=lambda t: t.itemsize)
+            return low if low.itemsize >= high.itemsize else high
         signed, unsigned = (low, high) if low in SIGNED else (high, low)
         if signed.itemsize > unsigned.itemsize:
             return signed
@@ -219,7 +221,7 @@ def _promote_uncached(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
     if kind_high == 2:
         if low.itemsize == high.itemsize:  # bfloat16 with float16
             return float32
-        return max(low, high, key=lambda t: t.itemsize)
+        return low if low.itemsize > high.itemsize else high
     if float64 in (low, high) or complex128 in (low, high):
         return complex128
     return complex64

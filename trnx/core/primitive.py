@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 from trnx.core.avals import Aval
 from trnx.core.errors import RuleError, message
 from trnx.core.program import Params
+from trnx.core.tracing import current_trace as _current_trace
 
 Rule: TypeAlias = Callable[..., Any]
 R = TypeVar("R", bound=Callable[..., Any])
@@ -90,7 +91,7 @@ class Linear:
     aval: Aval
 
 
-primitives: dict[str, "Primitive"] = {}
+primitives: dict[str, Primitive] = {}
 
 _ABSTRACT_CACHE_LIMIT = 4096
 
@@ -143,7 +144,7 @@ class Primitive:
         self.doc = doc
         self.multiple_results = multiple_results
         self.has_effect = has_effect
-        self.file = _declaring_file()
+        self.file: str = _declaring_file()
         self.abstract = abstract
         self.reference: Rule | None = reference
         self.jvp_rules: tuple[Rule | None, ...] | None = None
@@ -185,8 +186,7 @@ class Primitive:
         known = self._avals.get(key)
         if known is None:
             result = self.abstract(*avals, **params)
-            known = tuple(result) if self.multiple_results else (result,)  # type: ignore[assignment,arg-type]
-            assert known is not None
+            known = (result,) if isinstance(result, Aval) else tuple(result)
             if len(self._avals) >= _ABSTRACT_CACHE_LIMIT:
                 self._avals.clear()
             self._avals[key] = known
@@ -295,6 +295,3 @@ def _declaring_file() -> str:
     frame = sys._getframe(2)
     parts = frame.f_code.co_filename.replace("\\", "/").split("/")
     return "/".join(parts[-2:])
-
-
-from trnx.core.tracing import _current_trace  # noqa: E402  (tracing needs Primitive's type only)

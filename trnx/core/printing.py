@@ -136,7 +136,7 @@ class _Printer:
         return f"{indent}{outputs} = {equation.primitive.name}{params}{inputs}{note}\n"
 
     def value(self, value: Any, indent: str) -> str:
-        if value is None or isinstance(value, bool | int) and not isinstance(value, enum.Enum):
+        if value is None or (isinstance(value, bool | int) and not isinstance(value, enum.Enum)):
             return str(value)
         if isinstance(value, Dim):
             return str(value)

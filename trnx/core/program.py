@@ -70,7 +70,7 @@ def scalar_of(atom: Atom) -> Any:
 def literal(value: Any, aval: Aval | None = None) -> Literal:
     """A Literal from a Python or NumPy scalar; `aval` (default: the value's own) fixes the type."""
     kind = aval_of(value) if aval is None else aval
-    return Literal(np.asarray(value).astype(kind.dtype)[()], kind)
+    return Literal(np.asarray(value).astype(kind.dtype)[()], kind)  # type: ignore[arg-type]
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -148,7 +148,7 @@ class Params(Mapping[str, Any]):
             return NotImplemented
         if self._hash != other._hash or len(self._items) != len(other._items):
             return False
-        for (name, a), (other_name, b) in zip(self._items, other._items):
+        for (name, a), (other_name, b) in zip(self._items, other._items, strict=True):
             if name != other_name or not _same(a, b):
                 return False
         return True
@@ -367,10 +367,10 @@ def equal(p: Program, q: Program) -> bool:
 
     if not all(map(bind, p.inputs, q.inputs)):
         return False
-    for (a, x), (b, y) in zip(p.constants, q.constants):
+    for (a, x), (b, y) in zip(p.constants, q.constants, strict=True):
         if not bind(a, b) or (x is not y and array_digest(x) != array_digest(y)):
             return False
-    for e, f in zip(p.equations, q.equations):
+    for e, f in zip(p.equations, q.equations, strict=True):
         if e.primitive is not f.primitive or len(e.inputs) != len(f.inputs):
             return False
         if not all(map(same_atom, e.inputs, f.inputs)) or e.params.keys() != f.params.keys():
@@ -448,7 +448,7 @@ def eval_program(program: Program, args: Sequence[Any]) -> list[Any]:
                 "Pass one value per input",
             )
         )
-    values: dict[Var, Any] = dict(zip(program.inputs, args))
+    values: dict[Var, Any] = dict(zip(program.inputs, args, strict=True))
     values.update(program.constants)
     token = _forced_source.set(None)
     try:
@@ -459,7 +459,7 @@ def eval_program(program: Program, args: Sequence[Any]) -> list[Any]:
                 values[atom] if type(atom) is Var else scalar_of(atom) for atom in equation.inputs
             ]
             results = equation.primitive.bind_all(operands, equation.params)
-            values.update(zip(equation.outputs, results))
+            values.update(zip(equation.outputs, results, strict=True))
     finally:
         _forced_source.reset(token)
     return [values[atom] if isinstance(atom, Var) else scalar_of(atom) for atom in program.outputs]

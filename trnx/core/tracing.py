@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from trnx.core import dtypes
 from trnx.core.avals import Aval, aval_of, register_array_type
 from trnx.core.dims import Dim, Size
 from trnx.core.errors import TraceError, UnsupportedError, message
-from trnx.core.program import Atom, Equation, Literal, Params, Program, Var
+from trnx.core.program import Atom, Equation, Params, Program, Var, literal
 from trnx.core.source import Source, current_source
 
 if TYPE_CHECKING:
@@ -365,16 +364,14 @@ class RecordTrace(Trace):
             self.check_operand(value)
             return self._capture(value, value.aval, value)
         if isinstance(value, bool | int | float | complex | np.generic):
-            aval = aval_of(value)
-            return Literal(np.asarray(value).astype(aval.dtype)[()], aval)
+            return literal(value)
         return self._capture(value, aval_of(value), value)
 
     def _capture(self, key: Any, aval: Aval, value: Any) -> Var:
         known = self._by_id.get(id(key))
         is_foreign = isinstance(value, np.ndarray)
-        if known is not None:
-            if not is_foreign or _same_bytes(known[1], value):
-                return known[0]
+        if known is not None and (not is_foreign or _same_bytes(known[1], value)):
+            return known[0]
         if is_foreign:
             # A NumPy array can change after this line; the program keeps the value of now.
             value = np.array(value, dtype=aval.dtype, order="C")
@@ -454,8 +451,3 @@ def trace_program(
             return trace.build(outputs)
     finally:
         trace.end()
-
-
-def zeros_literal(aval: Aval) -> Literal:
-    """Scalar zero of an aval's dtype."""
-    return Literal(np.zeros((), dtypes.as_dtype(aval.dtype))[()], Aval((), aval.dtype))

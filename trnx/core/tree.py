@@ -67,7 +67,7 @@ def register_node(
     """
     optree.register_pytree_node(
         cls,
-        flatten,  # type: ignore[arg-type]
+        flatten,
         lambda metadata, children: unflatten(metadata, tuple(children)),
         namespace=NAMESPACE,
     )
@@ -84,7 +84,8 @@ def register_dataclass(
         return children, tuple(getattr(value, name) for name in fixed)
 
     def join(metadata: Any, children: Sequence[Any]) -> Any:
-        return cls(**dict(zip(names, children)), **dict(zip(fixed, metadata)))
+        values = zip((*names, *fixed), (*children, *metadata), strict=True)
+        return cls(**dict(values))
 
     register_node(cls, split, join)
 
