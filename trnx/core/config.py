@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T", bool, int, str)
 
@@ -88,7 +88,7 @@ class Option(Generic[T]):
         if self.choices is not None and value not in self.choices:
             allowed = ", ".join(map(repr, self.choices))
             raise ValueError(f"Option {self.name} cannot be {value!r}. Use one of {allowed}.")
-        return cast(T, value)
+        return value
 
     @property
     def value(self) -> T:

@@ -57,11 +57,11 @@ _BY_NAME = {dtype.name: dtype for dtype in _SHORT_NAMES} | _BY_SHORT_NAME
 _BY_TYPE: dict[Any, np.dtype[Any]] = {dtype.type: dtype for dtype in _SHORT_NAMES}
 
 ALL_DTYPES: tuple[np.dtype[Any], ...] = tuple(_SHORT_NAMES)
-SIGNED = (int8, int16, int32, int64)
-UNSIGNED = (uint8, uint16, uint32, uint64)
-FLOAT8 = (float8_e4m3, float8_e4m3fn, float8_e5m2)
-FLOATS = (*FLOAT8, bfloat16, float16, float32, float64)
-COMPLEXES = (complex64, complex128)
+SIGNED: tuple[np.dtype[Any], ...] = (int8, int16, int32, int64)
+UNSIGNED: tuple[np.dtype[Any], ...] = (uint8, uint16, uint32, uint64)
+FLOAT8: tuple[np.dtype[Any], ...] = (float8_e4m3, float8_e4m3fn, float8_e5m2)
+FLOATS: tuple[np.dtype[Any], ...] = (*FLOAT8, bfloat16, float16, float32, float64)
+COMPLEXES: tuple[np.dtype[Any], ...] = (complex64, complex128)
 
 # Python scalars are 32-bit by default; their own types are "weak" (see result_type).
 _PYTHON_SCALARS: dict[type, np.dtype[Any]] = {
@@ -76,7 +76,7 @@ _KIND: dict[np.dtype[Any], int] = {bool_: 0}
 _KIND |= (
     dict.fromkeys(SIGNED + UNSIGNED, 1) | dict.fromkeys(FLOATS, 2) | dict.fromkeys(COMPLEXES, 3)
 )
-_DEFAULT_OF_KIND = (bool_, int32, float32, complex64)
+_DEFAULT_OF_KIND: tuple[np.dtype[Any], ...] = (bool_, int32, float32, complex64)
 _INT_RANGE = {t: (int(np.iinfo(t).min), int(np.iinfo(t).max)) for t in SIGNED + UNSIGNED}
 
 
@@ -215,7 +215,7 @@ def _promote_uncached(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
             return signed
         if unsigned == uint64:
             raise _no_promotion(a, b)
-        return {1: int16, 2: int32, 4: int64}[unsigned.itemsize]
+        return SIGNED[UNSIGNED.index(unsigned) + 1]
     if kind_low == 1:
         return high
     if kind_high == 2:

@@ -80,7 +80,7 @@ def is_internal_file(file: str) -> bool:
             os.path.basename(file) in _LIBRARY_FILES
             and os.path.dirname(file) == os.path.dirname(os.__file__)
         )
-        known = file.startswith(_PREFIXES) or in_library or file.startswith("<frozen ")
+        known = in_library or file.startswith((*_PREFIXES, "<frozen "))
         _internal_files[file] = known
     return known
 
