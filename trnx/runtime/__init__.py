@@ -1,0 +1,1 @@
+"""The runtime: devices, memory, arrays, the compile cache, executables and `jit`."""

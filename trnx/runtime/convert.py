@@ -1,0 +1,280 @@
+"""Values from outside become Arrays: Python numbers and lists, NumPy arrays, DLPack producers.
+
+The rule everywhere: value semantics. Memory that somebody else can write is copied unless the
+caller opts into sharing with `copy=False`; memory that nobody can write is shared.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from trnx.core import dtypes
+from trnx.core.avals import Aval
+from trnx.core.errors import DTypeError, ShapeError, UnknownTypeError, message
+from trnx.runtime import dlpack
+from trnx.runtime.array import Array, fill_from, intern_aval, make_array
+from trnx.runtime.devices import Device, as_device
+from trnx.runtime.memory import MemoryView, allocate, copy_bytes, numpy_view
+
+
+class HostMemory:
+    """Owner of an Array that shares the memory of a NumPy array."""
+
+    __slots__ = ("array", "__weakref__")
+
+    pinned = True
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+
+def from_dlpack(x: Any, *, device: Device | str | None = None, copy: bool | None = None) -> Array:
+    """An Array of any object that speaks DLPack; every dtype keeps its bits, any stride is read.
+
+    Args:
+        x: the array of the other library (not its capsule).
+        device: device of the result.
+        copy: None copies memory that its owner can write and shares read-only memory; True
+            always copies; False shares always, and then sees what its owner writes.
+
+    Raises:
+        TypeError: `x` speaks no DLPack, or is a capsule.
+        BufferError: `x` refuses, is not in host memory, requires grad, or cannot be shared.
+        DTypeError: an element type that trnx has not.
+    """
+    if isinstance(x, Array):
+        return place(x, device, copy)
+    if isinstance(x, np.ndarray):
+        return _from_numpy(x, None, as_device(device), copy)
+    foreign = dlpack.read(x)
+    aval = intern_aval(Aval(foreign.shape, foreign.dtype))
+    row_major = _is_row_major(foreign.shape, foreign.strides, foreign.dtype.itemsize)
+    aligned = foreign.address % foreign.dtype.itemsize == 0
+    shareable = row_major and aligned and foreign.address != 0
+    if copy is False and not shareable:
+        raise BufferError(
+            message(
+                f"{aval} with byte strides {foreign.strides} cannot be shared, because arrays "
+                "lie row major and aligned",
+                None,
+                "Leave out copy=False",
+            )
+        )
+    if copy is False or (copy is None and foreign.read_only and shareable):
+        return make_array(foreign.address, aval, as_device(device), foreign.owner)
+    if row_major:
+        nbytes = math.prod(foreign.shape) * foreign.dtype.itemsize
+        block = allocate(nbytes)
+        if nbytes:
+            copy_bytes(block.address, foreign.address, nbytes)
+        return make_array(block.address, aval, as_device(device), block)
+    view = numpy_view(
+        foreign.owner, foreign.address, foreign.shape, foreign.dtype, strides=foreign.strides
+    )
+    return fill_from(view, aval, as_device(device))
+
+
+def from_host(
+    x: Any,
+    dtype: Any = None,
+    device: Device | str | None = None,
+    copy: bool | None = None,
+) -> Array:
+    """An Array of a value outside trnx.
+
+    Args:
+        x: Python number or nested list of them, NumPy array or scalar, DLPack producer, buffer,
+            or Array (whose dtype must then be the one asked for).
+        dtype: element type; None keeps that of arrays and takes the 32-bit default for Python
+            numbers.
+        device: device of the result, None for the default.
+        copy: as for :func:`from_dlpack`.
+
+    Raises:
+        UnknownTypeError: `x` is nothing of the kind.
+        DTypeError: an element type that trnx has not.
+        IntegerRangeError: a Python int does not fit.
+        ShapeError: a ragged list.
+    """
+    wanted = None if dtype is None else dtypes.as_dtype(dtype)
+    if isinstance(x, Array):
+        if wanted is not None and wanted != x.dtype:
+            raise DTypeError(
+                message(
+                    f"An Array of {x.aval} was to become {dtypes.short_name(wanted)}",
+                    None,
+                    "Use x.astype(dtype)",
+                )
+            )
+        return place(x, device, copy)
+    target = as_device(device)
+    if isinstance(x, np.ndarray):
+        return _from_numpy(x, wanted, target, copy)
+    if isinstance(x, np.generic):
+        return _from_numpy(np.asarray(x), wanted, target, True)
+    if isinstance(x, bool | int | float | complex):
+        return scalar_array(x, dtypes.result_type(x)[0] if wanted is None else wanted, target)
+    if isinstance(x, list | tuple):
+        return _from_list(x, wanted, target)
+    if hasattr(x, "__dlpack__"):
+        array = from_dlpack(x, device=target, copy=copy)
+        if wanted is None or wanted == array.dtype:
+            return array
+        return fill_from(array._view(), Aval(array.shape, wanted), target)
+    if hasattr(x, "__array__") or hasattr(x, "__array_interface__") or _has_buffer(x):
+        return _from_numpy(np.asarray(x), wanted, target, copy)
+    cls = type(x)
+    raise UnknownTypeError(
+        message(
+            f"A value of type {cls.__module__}.{cls.__qualname__} cannot become an array",
+            None,
+            "Pass numbers, nested lists of numbers or an array",
+        )
+    )
+
+
+def scalar_array(
+    x: bool | int | float | complex, dtype: np.dtype[Any], device: Device, weak: bool = False
+) -> Array:
+    """An Array without axes that holds a Python number."""
+    if dtypes.is_integer(dtype):
+        if isinstance(x, int):
+            dtypes.check_python_int(int(x), dtype)
+        elif not float(np.real(x)).is_integer():
+            raise DTypeError(
+                message(
+                    f"{x!r} is not an integer and was to become {dtypes.short_name(dtype)}",
+                    None,
+                    "Round it first, or choose a float dtype",
+                )
+            )
+    return fill_from(np.asarray(x), Aval((), dtype, weak), device)
+
+
+def place(x: Array, device: Device | str | None, copy: bool | None) -> Array:
+    """`x` on a device: a change of tag over the same memory, or a copy when asked for."""
+    target = x.device if device is None else as_device(device)
+    if copy:
+        block = allocate(x.nbytes)
+        copy_bytes(block.address, x._address, x.nbytes)
+        return make_array(block.address, x._aval, target, block)
+    if target == x.device:
+        return x
+    x._owner.pinned = True
+    return make_array(x._address, x._aval, target, x._owner)
+
+
+def _from_numpy(
+    x: np.ndarray[Any, Any], wanted: np.dtype[Any] | None, device: Device, copy: bool | None
+) -> Array:
+    own = dtypes.as_dtype(x.dtype)
+    aval = intern_aval(Aval(x.shape, own if wanted is None else wanted))
+    shareable = (
+        aval.dtype == x.dtype and x.dtype.isnative and x.flags.c_contiguous and x.flags.aligned
+    )
+    if copy is False and not shareable:
+        raise ValueError(
+            message(
+                f"This NumPy array ({x.dtype}, strides {x.strides}) cannot be shared as {aval}, "
+                "because arrays lie row major and aligned",
+                None,
+                "Leave out copy=False",
+            )
+        )
+    if copy is False or (copy is None and shareable and _nobody_writes(x)):
+        return make_array(x.__array_interface__["data"][0], aval, device, HostMemory(x))
+    return fill_from(x, aval, device)
+
+
+def _nobody_writes(x: np.ndarray[Any, Any]) -> bool:
+    """True if neither this view nor anything under it can be written.
+
+    A read-only view of writable memory, such as `np.broadcast_to` gives, does not count.
+    """
+    base: Any = x
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    return base is None or isinstance(base, bytes | MemoryView)
+
+
+def _has_buffer(x: Any) -> bool:
+    try:
+        memoryview(x).release()
+    except TypeError:
+        return False
+    return True
+
+
+def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...] | None, itemsize: int) -> bool:
+    """True if the elements lie dense and row major; strides of axes of size 1 never matter."""
+    if strides is None or 0 in shape:
+        return True
+    expected = itemsize
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def _list_shape(x: Any) -> tuple[int, ...]:
+    """Shape of a nested list; ShapeError when it is ragged."""
+    if isinstance(x, list | tuple):
+        if not x:
+            return (0,)
+        first = _list_shape(x[0])
+        for i, element in enumerate(x):
+            other = _list_shape(element)
+            if other != first:
+                raise ShapeError(
+                    message(
+                        f"A nested list is ragged: element 0 has shape {first} and element {i} "
+                        f"has {other}",
+                        None,
+                        "Make all of them equally long",
+                    )
+                )
+        return (len(x), *first)
+    return tuple(getattr(x, "shape", ()))
+
+
+def _leaves(x: Any) -> list[Any]:
+    if isinstance(x, list | tuple):
+        return [leaf for element in x for leaf in _leaves(element)]
+    return [x]
+
+
+def _from_list(x: Any, wanted: np.dtype[Any] | None, device: Device) -> Array:
+    shape = _list_shape(x)
+    leaves = _leaves(x)
+    for leaf in leaves:
+        if not isinstance(leaf, bool | int | float | complex | np.generic | np.ndarray | Array):
+            cls = type(leaf)
+            raise UnknownTypeError(
+                message(
+                    f"A list holds a value of type {cls.__module__}.{cls.__qualname__}, "
+                    "which is no number",
+                    None,
+                    "Pass nested lists of numbers, or stack arrays with trnx.numpy.stack",
+                )
+            )
+    if wanted is None:
+        wanted = dtypes.result_type(*leaves)[0] if leaves else dtypes.float32
+    elif dtypes.is_integer(wanted):
+        for leaf in leaves:
+            if isinstance(leaf, int) and not isinstance(leaf, bool):
+                dtypes.check_python_int(leaf, wanted)
+    values = [leaf._view() if isinstance(leaf, Array) else leaf for leaf in leaves]
+    if all(not isinstance(value, np.ndarray) for value in values):
+        flat = np.array(values, dtype=wanted)
+    else:
+        flat = np.stack([np.asarray(value, dtype=wanted) for value in values])
+    return fill_from(flat.reshape(shape), Aval(shape, wanted), device)
