@@ -48,6 +48,7 @@ from trnx.core.primitive import Linear as Linear
 from trnx.core.primitive import OpCase as OpCase
 from trnx.core.primitive import Primitive as Primitive
 from trnx.core.primitive import TestRecord as TestRecord
+from trnx.core.primitive import Zero as Zero
 from trnx.core.primitive import primitives as primitives
 from trnx.core.printing import program_text as program_text
 from trnx.core.printing import register_param_type as register_param_type

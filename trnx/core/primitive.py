@@ -91,6 +91,13 @@ class Linear:
     aval: Aval
 
 
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """A tangent or cotangent that is zero everywhere: no array is made for it."""
+
+    aval: Aval
+
+
 primitives: dict[str, Primitive] = {}
 
 _ABSTRACT_CACHE_LIMIT = 4096
@@ -116,8 +123,8 @@ class Primitive:
 
     __slots__ = (
         "name", "doc", "multiple_results", "has_effect", "file", "abstract", "reference",
-        "jvp_rules", "jvp_all", "linearize", "is_linear", "transpose", "vmap", "pad", "cost",
-        "composite", "tests", "not_needed", "_avals",
+        "jvp_rules", "jvp_all", "linearize", "is_linear", "transpose", "transpose_all", "vmap",
+        "pad", "cost", "composite", "tests", "not_needed", "_avals",
     )  # fmt: skip
 
     def __init__(
@@ -152,6 +159,7 @@ class Primitive:
         self.linearize: Rule | None = None
         self.is_linear = False
         self.transpose: Rule | None = None
+        self.transpose_all: Rule | None = None
         self.vmap: Rule | None = None
         self.pad: Rule | None = None
         self.cost: Rule | None = None
@@ -238,6 +246,15 @@ class Primitive:
         self.transpose = rule
         return rule
 
+    def def_transpose_all(self, rule: R) -> R:
+        """``rule(ctx, cts, operands, **params)`` gives a cotangent, Zero or None per operand.
+
+        For primitives with sub-programs: `ctx` gives ``ctx.transpose(program, linear)``. `cts`
+        holds a cotangent or Zero per output.
+        """
+        self.transpose_all = rule
+        return rule
+
     def def_vmap(self, rule: R) -> R:
         """``rule(ctx, args, dims, size, **params) -> (outs, out_dims)``.
 
@@ -266,6 +283,8 @@ class Primitive:
         """True when the rule is set or follows from another one."""
         if slot == "jvp":
             return self.jvp_rules is not None or self.jvp_all is not None or self.is_linear
+        if slot == "transpose":
+            return self.transpose is not None or self.transpose_all is not None
         if slot == "linearize":
             return self.linearize is not None or self.has_rule("jvp")
         return getattr(self, slot) is not None

@@ -210,7 +210,7 @@ class Equation:
         return equation_text(self)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Program:
     """A function over arrays.
 

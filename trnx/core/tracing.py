@@ -185,7 +185,11 @@ class Tracer:
         return f"<{self.aval} traced by {_described(self._trace)}>"
 
     def concrete(self) -> Any:
-        """The concrete array behind the tracer when there is one (jvp outside jit), else None."""
+        """The array behind a traced value that is known (grad outside jit), else None.
+
+        Only a truth value or an int may be read from it: both are constant almost everywhere, so
+        no derivative is lost.
+        """
         return None
 
     def provenance(self) -> str:
@@ -225,25 +229,24 @@ class Tracer:
         return int(self._concrete_or_refuse("cannot become a Python int", _NUMBER_REMEDY))
 
     def __float__(self) -> float:
-        return float(self._concrete_or_refuse("cannot become a Python float", _NUMBER_REMEDY))
+        self._refuse("cannot become a Python float", _NUMBER_REMEDY)
 
     def __complex__(self) -> complex:
-        return complex(self._concrete_or_refuse("cannot become a Python complex", _NUMBER_REMEDY))
+        self._refuse("cannot become a Python complex", _NUMBER_REMEDY)
 
     def __index__(self) -> int:
-        value = self._concrete_or_refuse(
+        self._refuse(
             "cannot be a Python index or size",
             "Make the argument static, or index arrays with it through trnx.numpy.take",
         )
-        return int(value.__index__())
 
-    def item(self) -> Any:
-        """The value as a Python number; only for concrete values."""
-        return self._concrete_or_refuse("cannot become a Python number", _NUMBER_REMEDY).item()
+    def item(self) -> NoReturn:
+        """Always an error: a traced value has no Python number."""
+        self._refuse("cannot become a Python number", _NUMBER_REMEDY)
 
-    def tolist(self) -> Any:
-        """The value as nested lists; only for concrete values."""
-        return self._concrete_or_refuse("cannot become a list", _NUMBER_REMEDY).tolist()
+    def tolist(self) -> NoReturn:
+        """Always an error: a traced value has no Python list."""
+        self._refuse("cannot become a list", _NUMBER_REMEDY)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
         self._refuse("was passed to NumPy", _NUMPY_REMEDY)

@@ -53,6 +53,14 @@ def is_leaf(value: Any) -> bool:
     return optree.tree_is_leaf(value, namespace=NAMESPACE)
 
 
+def children(value: Any) -> dict[Any, Any] | None:
+    """Direct children of a container by key, in order; None for a leaf."""
+    if is_leaf(value):
+        return None
+    parts, _, entries, _ = optree.tree_flatten_one_level(value, namespace=NAMESPACE)
+    return dict(zip(entries, parts, strict=True))
+
+
 def register_node(
     cls: type,
     flatten: Callable[[Any], tuple[Iterable[Any], Any]],
