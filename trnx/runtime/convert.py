@@ -21,13 +21,12 @@ from trnx.runtime.memory import MemoryView, allocate, copy_bytes, numpy_view
 
 
 class HostMemory:
-    """Owner of an Array that shares the memory of a NumPy array."""
+    """Owner of an Array that shares the memory of a NumPy array; pinned for good."""
 
-    __slots__ = ("array", "__weakref__")
-
-    pinned = True
+    __slots__ = ("array", "pinned", "__weakref__")
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.pinned = True
         self.array = array
 
 

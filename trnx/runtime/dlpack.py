@@ -94,14 +94,15 @@ _VERSIONED, _VERSIONED_USED = b"dltensor_versioned", b"used_dltensor_versioned"
 
 
 class ForeignMemory:
-    """Owns a consumed DLPack tensor; gives it back to its producer when it goes away."""
+    """Owns a consumed DLPack tensor; gives it back to its producer when it goes away.
 
-    __slots__ = ("_deleter", "_pointer", "__weakref__")
+    It is pinned for good: memory that somebody else may see is never donated or updated in place.
+    """
 
-    pinned = True
-    """Memory that somebody else may see is never donated or updated in place."""
+    __slots__ = ("_deleter", "_pointer", "pinned", "__weakref__")
 
     def __init__(self, pointer: int, deleter: int | None) -> None:
+        self.pinned = True
         self._pointer = pointer
         self._deleter = deleter
 
