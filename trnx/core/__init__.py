@@ -13,6 +13,7 @@ from trnx.core.avals import is_array_like as is_array_like
 from trnx.core.avals import make_aval as make_aval
 from trnx.core.avals import register_array_type as register_array_type
 from trnx.core.avals import to_numpy as to_numpy
+from trnx.core.checking import check as check
 from trnx.core.dims import Dim as Dim
 from trnx.core.dims import DimVar as DimVar
 from trnx.core.dims import Size as Size
@@ -43,6 +44,8 @@ from trnx.core.errors import UnknownTypeError as UnknownTypeError
 from trnx.core.errors import UnsupportedError as UnsupportedError
 from trnx.core.errors import message as message
 from trnx.core.errors import user_traceback as user_traceback
+from trnx.core.parsing import parse_aval as parse_aval
+from trnx.core.parsing import parse_program as parse_program
 from trnx.core.primitive import Cost as Cost
 from trnx.core.primitive import Linear as Linear
 from trnx.core.primitive import OpCase as OpCase

@@ -66,7 +66,7 @@ def variable_names() -> Iterator[str]:
             yield name
 
 
-RESERVED = frozenset({"program", "const", "dims", "return", "inf", "nan"}) | frozenset(
+RESERVED = frozenset({"program", "const", "dims", "return", "inf", "nan", "complex"}) | frozenset(
     map(dtypes.short_name, dtypes.ALL_DTYPES)
 )
 
@@ -91,15 +91,9 @@ def float_text(value: Any) -> str:
     """Shortest text that reads back to the same value; always with a point, exponent or name."""
     if math.isnan(float(value)):
         return "nan"
-    if isinstance(value, np.floating) and value.dtype in (np.float16, np.float32):
-        text = np.format_float_scientific(value, trim="0") if _is_far(value) else str(value)
-        return text
+    if isinstance(value, np.float16 | np.float32):
+        return str(value)  # shortest digits for this precision
     return repr(float(value))
-
-
-def _is_far(value: Any) -> bool:
-    magnitude = abs(float(value))
-    return magnitude != 0 and math.isfinite(magnitude) and not 1e-4 <= magnitude < 1e16
 
 
 class _Printer:
