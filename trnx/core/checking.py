@@ -6,7 +6,7 @@ and the user's line.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -25,7 +25,7 @@ CONSTRAINTS: dict[str, str] = {
     "P4": "Parameters are frozen and hashable.",
     "P5": "A program output is a literal or a variable of the program.",
     "P6": "Types have a known native dtype and sizes that are ints of at least 0 or Dims.",
-    "P7": "Sub-programs are closed: they have no constants, and satisfy every constraint themselves.",
+    "P7": "Sub-programs have no constants, use only their own variables, and satisfy P1 to P11.",
     "P8": "A constant has the type of its variable.",
     "P9": "A literal is a scalar whose value has the literal's dtype.",
     "P10": "Named sizes with one name have one pair of bounds.",
@@ -46,7 +46,7 @@ class _Checker:
 
     def fail(
         self, number: str, cause: str, program: Program, equation: Equation | None = None
-    ) -> None:
+    ) -> NoReturn:
         after = f" after {self.stage}" if self.stage else ""
         text = f"Program {program.name} breaks {number}{after}: {cause}"
         if equation is not None:
@@ -76,7 +76,6 @@ class _Checker:
                 own = aval_of(value)
             except TypeError as error:
                 self.fail("P8", f"a constant is no array: {error}", program)
-                raise
             if own.strong() != var.aval.strong():
                 self.fail("P8", f"a constant of type {own} stands for {var.aval}", program)
         for equation in program.equations:
@@ -105,7 +104,6 @@ class _Checker:
             self.fail(
                 "P3", f"the abstract rule of {primitive.name} says: {error}", program, equation
             )
-            raise
         wanted = (expected,) if isinstance(expected, Aval) else tuple(expected)
         found = tuple(var.aval for var in equation.outputs)
         if wanted != found:
@@ -113,9 +111,10 @@ class _Checker:
             self.fail("P3", f"outputs are {texts[0]} but should be {texts[1]}", program, equation)
 
     def params(self, equation: Equation, program: Program) -> None:
-        if not isinstance(equation.params, Params):
-            kind = type(equation.params).__name__
-            self.fail("P4", f"parameters are a {kind}, not Params", program, None)
+        params: object = equation.params
+        if not isinstance(params, Params):
+            kind = type(params).__name__
+            self.fail("P4", f"parameters of {equation.primitive.name} are a {kind}", program)
         for value in equation.params.values():
             self.dims(value, program, equation)
         for _, inner in sub_programs(equation.params):
