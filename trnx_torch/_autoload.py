@@ -7,9 +7,14 @@ import warnings
 
 
 def autoload() -> None:
-    """Import trnx_torch so that device `neuron` exists; a failure becomes one warning."""
+    """Make device `neuron` known to torch; a failure becomes one warning.
+
+    An extension that is built already is loaded; one that is not is compiled at the first use of
+    the device, never here.
+    """
     try:
-        importlib.import_module("trnx_torch")
+        importlib.import_module("trnx_torch._register").register()
+        importlib.import_module("trnx_torch._loader").load_if_built()
     except Exception as error:  # whatever is wrong here must not reach `import torch`
         warnings.warn(
             f"device 'neuron' is not available in this process: {error}",

@@ -182,3 +182,10 @@ def warn_unknown(environment: Mapping[str, str]) -> list[str]:
 
 
 warn_unknown(os.environ)
+devices = Option(
+    "devices",
+    "TRNX_DEVICES",
+    int,
+    0,
+    "Logical neuron devices in PyTorch; 0: as many as torchrun starts here, else 1.",
+)

@@ -1,0 +1,95 @@
+// Python bindings of the extension.
+#include "alias.h"
+#include "allocator.h"
+#include "convolution.h"
+#include "device.h"
+#include "fallback.h"
+#include "generator.h"
+#include "storage_ops.h"
+#include "tracking.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace py = pybind11;
+
+namespace {
+
+// The Python function that turns a first fallback into a warning. Leaked: it outlives the module.
+PyObject* fallback_warning = nullptr;
+
+void warn_fallback(const std::string& name) {
+  const py::gil_scoped_acquire gil;
+  if (fallback_warning == nullptr) {
+    return;
+  }
+  const py::str text(name);
+  PyObject* result = PyObject_CallOneArg(fallback_warning, text.ptr());
+  if (result == nullptr) {
+    // A warning turned into an error by the user's filters: let it reach the caller.
+    python_error error;
+    error.persist();
+    throw error;
+  }
+  Py_DECREF(result);
+}
+
+
+} // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "C++ part of device neuron";
+
+  trnx::register_storage_ops();
+  trnx::register_convolution();
+  trnx::register_fallback();
+
+  m.def("set_device_count", &trnx::set_device_count);
+  m.def("device_count", [] { return static_cast<int>(trnx::device_count()); });
+  m.def("current_device", [] { return static_cast<int>(trnx::current_device()); });
+  m.def("set_device", [](int index) {
+    trnx::set_current_device(static_cast<c10::DeviceIndex>(index));
+  });
+  m.def("is_initialized", &trnx::is_initialized);
+  m.def("ensure_initialized", &trnx::ensure_initialized);
+  m.def("empty_cache", &trnx::empty_cache);
+  m.def("default_generator", [](int index) {
+    return trnx::default_generator(static_cast<c10::DeviceIndex>(index));
+  });
+
+  m.def("as_cpu", &trnx::as_cpu, py::arg("tensor"));
+  m.def(
+      "as_neuron",
+      [](const at::Tensor& tensor, int index) {
+        return trnx::as_neuron(tensor, static_cast<c10::DeviceIndex>(index));
+      },
+      py::arg("tensor"), py::arg("index") = -1);
+
+  m.def("executed_ops", [] {
+    py::dict counts;
+    for (const auto& [name, count] : trnx::executed_ops()) {
+      counts[py::str(name)] = count;
+    }
+    return counts;
+  });
+  m.def("fallback_ops", [] {
+    py::dict counts;
+    for (const auto& [name, count] : trnx::fallback_ops()) {
+      counts[py::str(name)] = count;
+    }
+    return counts;
+  });
+  m.def("clear_op_tracking", &trnx::clear_op_tracking);
+  m.def("count_executed", [](const std::string& name) {
+    trnx::count_executed(trnx::op_counts(name));
+  });
+  m.def("release_fallback", &trnx::release_fallback);
+  m.def("set_fallback_warning", [](const py::function& function) {
+    Py_XDECREF(fallback_warning);
+    fallback_warning = py::function(function).release().ptr();
+    trnx::set_fallback_warning(&warn_fallback);
+  });
+  py::class_<trnx::UncountedScope>(m, "UncountedScope").def(py::init<>());
+}
