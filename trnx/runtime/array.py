@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from trnx.core import dtypes
-from trnx.core.avals import Aval, make_aval, register_array_type
+from trnx.core.avals import Aval, make_aval, register_array_type, static_size
 from trnx.core.errors import TrnxError, message
 from trnx.runtime import dlpack
 from trnx.runtime.devices import Device, as_device
@@ -386,7 +386,7 @@ def donate(array: Array) -> Block:
 def empty(aval: Aval, device: Device) -> Array:
     """An Array with a block of its own and undefined contents; `aval` must be static."""
     aval = intern_aval(aval)
-    block = allocate(math.prod(aval.shape) * aval.dtype.itemsize)  # type: ignore[arg-type]
+    block = allocate(static_size(aval.shape) * aval.dtype.itemsize)
     return make_array(block.address, aval, device, block)
 
 
