@@ -149,6 +149,13 @@ threads = Option("threads", "TRNX_THREADS", int, 0, "Host worker threads; 0 take
 target = Option(
     "target", "TRNX_TARGET", str, "trn2", "Hardware generation that tile programs are built for."
 )
+devices = Option(
+    "devices",
+    "TRNX_DEVICES",
+    int,
+    0,
+    "Logical neuron devices in PyTorch; 0: as many as torchrun starts here, else 1.",
+)
 
 
 def options_table() -> str:
@@ -182,10 +189,3 @@ def warn_unknown(environment: Mapping[str, str]) -> list[str]:
 
 
 warn_unknown(os.environ)
-devices = Option(
-    "devices",
-    "TRNX_DEVICES",
-    int,
-    0,
-    "Logical neuron devices in PyTorch; 0: as many as torchrun starts here, else 1.",
-)
