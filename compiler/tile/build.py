@@ -374,7 +374,7 @@ class KernelBuilder:
         def __getattr__(self, op: str) -> Callable[..., None]: ...
 
 
-def _freeze(value: Any) -> Attribute:
+def _freeze(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_freeze(v) for v in value)
     if isinstance(value, np.generic):

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 Index: TypeAlias = "int | Expr"
-Bounds: TypeAlias = tuple[int, int | None]
+Bounds: TypeAlias = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +238,32 @@ def _apply(op: str, left: Index, right: Index) -> Index:
     return table[op](left, right)
 
 
+def quotient(value: Index, divisor: Index) -> Index | None:
+    """``value / divisor`` when every term is a multiple of ``divisor``, else None."""
+    if isinstance(divisor, int):
+        if divisor == 0:
+            return None
+        if isinstance(value, int):
+            return None if value % divisor else value // divisor
+        return floordiv(value, divisor) if _divides(divisor, value) else None
+    if isinstance(value, int):
+        return 0 if value == 0 else None
+    if value == divisor:
+        return 1
+    if value.const or divisor.const or len(divisor.terms) != 1 or divisor.terms[0][1] != 1:
+        return None
+    total: Index = 0
+    for atom, coefficient in value.terms:
+        if atom == divisor.terms[0][0]:
+            part: Index = 1
+        elif isinstance(atom, Call) and atom.op == "mul" and divisor in atom.args:
+            part = atom.args[1] if atom.args[0] == divisor else atom.args[0]
+        else:
+            return None
+        total = add(total, scale(part, coefficient))
+    return total
+
+
 def substitute(value: Index, env: Mapping[str, Index]) -> Index:
     """Replace symbols by expressions; the result is folded."""
     if isinstance(value, int):
@@ -273,13 +299,43 @@ def evaluate(value: Index, env: Mapping[str, int]) -> int:
     return total
 
 
-def bounds(value: Index, env: Mapping[str, Bounds]) -> tuple[int | None, int | None]:
+_SPLIT_LIMIT = 5
+
+
+def bounds(value: Index, env: Mapping[str, Bounds]) -> Bounds:
     """Inclusive ``(low, high)`` of ``value`` by interval arithmetic; ``None`` is unbounded.
 
-    ``env`` maps each symbol to its inclusive ``(low, high)``; ``high`` may be ``None``.
+    ``env`` maps each symbol to its inclusive ``(low, high)``; a missing symbol is unbounded. A
+    ``min`` or ``max`` is split into its two sides with the rest of the sum added to each, so the
+    end of a tail, ``128*i + min(128, n - 128*i)``, is found to be at most ``n``.
     """
     if isinstance(value, int):
         return value, value
+    splits = [a for a, _ in value.terms if isinstance(a, Call) and a.op in ("min", "max")]
+    if not splits or len(splits) > _SPLIT_LIMIT:
+        return _plain_bounds(value, env)
+    atom = splits[0]
+    coefficient = dict(value.terms)[atom]
+    rest = _build(value.const, {a: c for a, c in value.terms if a != atom})
+    (a_lo, a_hi), (b_lo, b_hi) = (
+        bounds(add(rest, scale(side, coefficient)), env) for side in atom.args
+    )
+    if (atom.op == "min") == (coefficient > 0):
+        return _both(a_lo, b_lo, min), _either(a_hi, b_hi, min)
+    return _either(a_lo, b_lo, max), _both(a_hi, b_hi, max)
+
+
+def _both(a: int | None, b: int | None, pick: Callable[[int, int], int]) -> int | None:
+    return None if a is None or b is None else pick(a, b)
+
+
+def _either(a: int | None, b: int | None, pick: Callable[[int, int], int]) -> int | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return pick(a, b)
+
+
+def _plain_bounds(value: Expr, env: Mapping[str, Bounds]) -> Bounds:
     low: int | None = value.const
     high: int | None = value.const
     for atom, coefficient in value.terms:
@@ -294,7 +350,7 @@ def bounds(value: Index, env: Mapping[str, Bounds]) -> tuple[int | None, int | N
     return low, high
 
 
-def _call_bounds(atom: Call, env: Mapping[str, Bounds]) -> tuple[int | None, int | None]:
+def _call_bounds(atom: Call, env: Mapping[str, Bounds]) -> Bounds:
     (a_lo, a_hi), (b_lo, b_hi) = bounds(atom.args[0], env), bounds(atom.args[1], env)
     if atom.op == "min":
         highs = [h for h in (a_hi, b_hi) if h is not None]

@@ -147,8 +147,9 @@ class Instruction:
     """One NeuronCore instruction.
 
     ``outs`` and ``ins`` follow the operand order ``isa.SPECS[op]`` declares; an absent optional
-    input is ``None``. ``deps`` holds ids of instructions on other queues whose latest instance
-    before this one in program order must have finished (filled by ``schedule``).
+    input is ``None``. ``deps`` holds ids of instructions on other queues; of each, the latest
+    instance before this one in program order that conflicts with it must have finished (filled by
+    ``schedule``; waiting for the latest instance of all is stricter and also right).
     """
 
     op: str
@@ -202,7 +203,10 @@ class While:
 
 @dataclass(frozen=True, slots=True)
 class RegisterLoad:
-    """``register = access[0]``: reads one int32/uint32 element of a ``[1, 1]`` tile or of HBM."""
+    """``register = access[0]``: reads one int32/uint32 element of a ``[1, 1]`` tile or of HBM.
+
+    It waits for everything before it, because the sequencer of every engine reads the register.
+    """
 
     register: str
     access: Access

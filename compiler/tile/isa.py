@@ -369,6 +369,12 @@ def spec(op: str) -> InstructionSpec:
         raise KeyError(f"no instruction '{op}'; known: {', '.join(sorted(SPECS))}") from None
 
 
+def queue(instruction: Instruction) -> str:
+    """The in-order queue an instruction waits in: its engine, or ``dma:`` and its trigger."""
+    dma = spec(instruction.op).is_dma
+    return f"dma:{instruction.engine}" if dma else instruction.engine
+
+
 _EXACT_ON_GPSIMD: Final = ("add", "subtract", "multiply")
 
 
@@ -404,10 +410,17 @@ def default_engine(
     """The engine NKI chooses when none is given: what a printer may leave out.
 
     32-bit integer arithmetic goes to GpSimd, where it is exact, unless an operand is in PSUM,
-    which GpSimd cannot reach; ``power`` exists on GpSimd only; anything else takes the first
-    engine of its declaration.
+    which GpSimd cannot reach; ``power`` exists on GpSimd only. An indirect DMA needs GpSimd's
+    software descriptors; other stores to HBM are triggered by Scalar and loads by Sync, so that a
+    load of the next iteration does not queue behind a store of this one. Anything else takes the
+    first engine of its declaration.
     """
     declared = spec(instruction.op).engines
+    if spec(instruction.op).is_dma:
+        operands = (*instruction.outs, *instruction.ins)
+        indirect = any(isinstance(o, HbmAccess) and o.index is not None for o in operands)
+        stores = isinstance(instruction.outs[0], HbmAccess)
+        return GPSIMD if indirect else SCALAR if stores else SYNC
     if GPSIMD in declared and len(declared) > 1:
         accesses = [o for o in (*instruction.outs, *instruction.ins) if isinstance(o, TileAccess)]
         in_psum = any(memory_of(a) == "psum" for a in accesses)

@@ -1,0 +1,346 @@
+"""``schedule``: numbers the instructions and states which must wait for which.
+
+Instructions wait in one in-order queue each (``isa.queue``). Two accesses that overlap, one of
+them a write, on different queues need an order: ``deps`` lists the ids an instruction waits for.
+An entry ``d`` means: the latest earlier instance of ``d`` whose accesses conflict with this
+instance has finished (waiting for more than that is always allowed). ``RegisterLoad`` waits for
+everything before it, because every engine reads the register.
+
+Lists are kept short: an edge that queue order and other edges already imply is left out. Which
+conflicts exist is found by running the kernel abstractly with every loop cut to the few iterations
+after which the pattern repeats, with vector clocks as knowledge: ``known[queue]`` is the number of
+that queue's instances that have finished when the instance starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trnx.compiler.tile import isa
+from trnx.compiler.tile.analysis import (
+    Env,
+    accesses,
+    disjoint,
+    free_range,
+    index_bounds,
+    kernel_env,
+    partition_range,
+    trip_count,
+)
+from trnx.compiler.tile.ir import (
+    Alloc,
+    For,
+    HbmAccess,
+    Instruction,
+    Kernel,
+    Param,
+    RegisterLoad,
+    RegisterMove,
+    Statement,
+    Tile,
+    TileAccess,
+    While,
+    walk,
+)
+
+
+def number(kernel: Kernel) -> Kernel:
+    """The kernel with ids 0, 1, … in program order and no dependencies."""
+    count = iter(range(10**9))
+
+    def visit(statement: Instruction) -> Instruction:
+        return replace(statement, id=next(count), deps=())
+
+    return replace(kernel, body=map_instructions(kernel.body, visit))
+
+
+def map_instructions(
+    body: Sequence[Statement], visit: Callable[[Instruction], Instruction]
+) -> tuple[Statement, ...]:
+    """The body with every instruction, in program order, replaced by ``visit`` of it."""
+    result: list[Statement] = []
+    for statement in body:
+        if isinstance(statement, Instruction):
+            result.append(visit(statement))
+        elif isinstance(statement, For | While):
+            result.append(replace(statement, body=map_instructions(statement.body, visit)))
+        else:
+            result.append(statement)
+    return tuple(result)
+
+
+def schedule(kernel: Kernel) -> Kernel:
+    """The kernel with ids and dependency edges; run after ``place``, whose addresses it reads."""
+    numbered = number(kernel)
+    deps = _Search(numbered).run()
+    return replace(
+        numbered,
+        body=map_instructions(
+            numbered.body, lambda i: replace(i, deps=tuple(sorted(deps.get(i.id, ()))))
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """What one static access may touch. Tiles: partitions and bytes; HBM: the access itself."""
+
+    owner: str
+    writes: bool
+    partitions: tuple[int, int] = (0, 0)
+    bytes: tuple[int, int] = (0, 0)
+    tile: Tile | None = None
+    hbm: HbmAccess | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Instance:
+    """One abstract execution of an instruction: place in its queue, loop iterations, knowledge."""
+
+    instruction: Instruction
+    queue: str
+    position: int
+    time: int
+    iterations: tuple[tuple[str, int], ...]
+    copies: Mapping[str, int]
+    known: Mapping[str, int]
+
+
+class Conflicts:
+    """Answers whether two instances of instructions touch the same memory, one writing."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.params: dict[str, Param] = {p.name: p for p in kernel.params}
+        self.tiles: dict[str, Tile] = {}
+        self.regions: dict[int, tuple[Region, ...]] = {}
+        self.env: dict[int, Env] = {}
+        self.steps: dict[str, int] = {}
+        self._answers: dict[tuple[object, ...], bool] = {}
+        self._prepare(kernel.body, kernel_env(kernel))
+        self._tile_pairs: dict[tuple[int, int], list[tuple[Region, Region]]] = {}
+        self._hbm_pairs: dict[tuple[int, int], list[tuple[HbmAccess, HbmAccess]]] = {}
+
+    def _prepare(self, body: Sequence[Statement], env: Env) -> None:
+        for statement in body:
+            if isinstance(statement, Alloc):
+                self.tiles[statement.tile.name] = statement.tile
+            elif isinstance(statement, For):
+                self.steps[statement.index] = statement.step
+                inner = {**env, statement.index: index_bounds(statement, env)}
+                self._prepare(statement.body, inner)
+            elif isinstance(statement, While):
+                self._prepare(statement.body, env)
+            elif isinstance(statement, Instruction):
+                self.env[statement.id] = env
+                self.regions[statement.id] = tuple(
+                    self._region(access, writes, env) for access, writes in accesses(statement)
+                )
+
+    def _region(self, access: TileAccess | HbmAccess, writes: bool, env: Env) -> Region:
+        if isinstance(access, HbmAccess):
+            return Region(access.buffer, writes, hbm=access)
+        tile = self.tiles[access.tile]
+        low, high = free_range(access, env)
+        size = tile.dtype.itemsize
+        first = max(0, low or 0)
+        last = tile.free_size - 1 if high is None else min(high, tile.free_size - 1)
+        top = partition_range(access, env)[1]
+        top = tile.shape[0] - 1 if top is None else top
+        return Region(
+            tile.name, writes, (access.start, top), (first * size, (last + 1) * size), tile
+        )
+
+    def candidates(self, first: int, second: int) -> bool:
+        """Whether instructions with these ids can conflict at all, in whatever iterations."""
+        return bool(self._tiles(first, second) or self._hbm(first, second))
+
+    def _tiles(self, first: int, second: int) -> list[tuple[Region, Region]]:
+        key = (first, second)
+        if key not in self._tile_pairs:
+            self._tile_pairs[key] = [
+                (a, b)
+                for a in self.regions[first]
+                for b in self.regions[second]
+                if a.tile is not None and b.tile is not None and (a.writes or b.writes)
+                if _may_share(a, b)
+            ]
+        return self._tile_pairs[key]
+
+    def _hbm(self, first: int, second: int) -> list[tuple[HbmAccess, HbmAccess]]:
+        key = (first, second)
+        if key not in self._hbm_pairs:
+            self._hbm_pairs[key] = [
+                (a.hbm, b.hbm)
+                for a in self.regions[first]
+                for b in self.regions[second]
+                if a.hbm is not None and b.hbm is not None and a.owner == b.owner
+                if a.writes or b.writes
+            ]
+        return self._hbm_pairs[key]
+
+    def conflict(self, first: _Instance, second: _Instance) -> bool:
+        """Whether ``second``, later in program order, must wait for ``first``."""
+        one, two = first.instruction.id, second.instruction.id
+        for a, b in self._tiles(one, two):
+            if _share(a, first.copies, b, second.copies):
+                return True
+        pairs = self._hbm(one, two)
+        if not pairs:
+            return False
+        ahead, free = _relation(first.iterations, second.iterations)
+        key = (one, two, ahead, free)
+        if key not in self._answers:
+            env = {**self.env[one], **self.env[two]}
+            step = self.steps.get(ahead, 1) if ahead is not None else 1
+            self._answers[key] = not all(
+                disjoint(self.params[a.buffer], a, b, env, ahead, step, free) for a, b in pairs
+            )
+        return self._answers[key]
+
+
+def _relation(
+    first: Sequence[tuple[str, int]], second: Sequence[tuple[str, int]]
+) -> tuple[str | None, tuple[str, ...]]:
+    """The outermost common loop in which the second instance is ahead, and the loops inside it."""
+    for depth, ((name, a), (other, b)) in enumerate(zip(first, second, strict=False)):
+        if name != other:
+            inner = {n for n, _ in (*first[depth:], *second[depth:])}
+            return None, tuple(sorted(inner))
+        if a != b:
+            inner = {n for n, _ in (*first[depth + 1 :], *second[depth + 1 :])}
+            if name.startswith("while "):
+                return None, tuple(sorted({name, *inner}))
+            return name, tuple(sorted(inner))
+    common = min(len(first), len(second))
+    return None, tuple(sorted({n for n, _ in (*first[common:], *second[common:])}))
+
+
+def _base(region: Region, copy: int) -> tuple[int, int]:
+    assert region.tile is not None and region.tile.address is not None
+    start = region.tile.address[1] + copy * region.tile.free_bytes
+    return start + region.bytes[0], start + region.bytes[1]
+
+
+def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] < b[1] and b[0] < a[1]
+
+
+def _may_share(a: Region, b: Region) -> bool:
+    assert a.tile is not None and b.tile is not None
+    if a.tile.memory != b.tile.memory:
+        return False
+    copies = [(m, n) for m in range(a.tile.copies) for n in range(b.tile.copies)]
+    return any(
+        _share(a, {a.owner: m}, b, {b.owner: n}) for m, n in copies if a.owner != b.owner or m == n
+    )
+
+
+def _share(a: Region, copies_a: Mapping[str, int], b: Region, copies_b: Mapping[str, int]) -> bool:
+    assert a.tile is not None and b.tile is not None
+    copy_a, copy_b = copies_a.get(a.owner, 0), copies_b.get(b.owner, 0)
+    if a.tile.address is None or b.tile.address is None:
+        if a.owner != b.owner or copy_a != copy_b:
+            return False
+        starts = (0, 0)
+        bytes_a, bytes_b = a.bytes, b.bytes
+    else:
+        starts = (a.tile.address[0], b.tile.address[0])
+        bytes_a, bytes_b = _base(a, copy_a), _base(b, copy_b)
+    rows_a = (starts[0] + a.partitions[0], starts[0] + a.partitions[1] + 1)
+    rows_b = (starts[1] + b.partitions[0], starts[1] + b.partitions[1] + 1)
+    return _overlap(rows_a, rows_b) and _overlap(bytes_a, bytes_b)
+
+
+def repetitions(loop: For | While) -> int:
+    """Iterations after which the pattern of conflicts repeats (fewer if the loop has fewer)."""
+    rotating = [s.tile.copies for s in loop.body if isinstance(s, Alloc)]
+    enough = max([2, *(copies + 1 for copies in rotating if copies > 1)])
+    trips = trip_count(loop)
+    return enough if trips is None else min(trips, enough)
+
+
+class _Search:
+    """The abstract run that finds the edges."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.conflicts = Conflicts(kernel)
+        self.deps: dict[int, set[int]] = {}
+        self.history: dict[int, list[_Instance]] = {}
+        self.queue_length: dict[str, int] = {}
+        self.queue_known: dict[str, dict[str, int]] = {}
+        self.barrier: dict[str, int] = {}
+        self.copies: dict[str, int] = {}
+        self.time = 0
+        everything = [s for s in walk(kernel.body) if isinstance(s, Instruction)]
+        self.rivals = {
+            second.id: [
+                first.id
+                for first in everything
+                if isa.queue(first) != isa.queue(second)
+                and self.conflicts.candidates(first.id, second.id)
+            ]
+            for second in everything
+        }
+
+    def run(self) -> dict[int, set[int]]:
+        self._body(self.kernel.body, ())
+        return self.deps
+
+    def _body(self, body: Sequence[Statement], iterations: tuple[tuple[str, int], ...]) -> None:
+        for position, statement in enumerate(body):
+            if isinstance(statement, Instruction):
+                self._instruction(statement, iterations)
+            elif isinstance(statement, For | While):
+                name = (
+                    statement.index
+                    if isinstance(statement, For)
+                    else f"while {statement.condition} {position}"
+                )
+                for iteration in range(repetitions(statement)):
+                    for inner in statement.body:
+                        if isinstance(inner, Alloc):
+                            self.copies[inner.tile.name] = iteration % inner.tile.copies
+                    self._body(statement.body, (*iterations, (name, iteration)))
+            elif isinstance(statement, RegisterLoad):
+                self.barrier = dict(self.queue_length)
+                self.queue_known = {queue: dict(self.barrier) for queue in self.queue_length}
+            elif not isinstance(statement, Alloc | RegisterMove):
+                raise TypeError(f"unknown statement {type(statement).__name__}")
+
+    def _instruction(
+        self, instruction: Instruction, iterations: tuple[tuple[str, int], ...]
+    ) -> None:
+        queue = isa.queue(instruction)
+        known = dict(self.queue_known.get(queue, self.barrier))
+        self.time += 1
+        position = self.queue_length.get(queue, 0) + 1
+        instance = _Instance(
+            instruction, queue, position, self.time, iterations, dict(self.copies), known
+        )
+        chosen = self.deps.setdefault(instruction.id, set())
+        earlier = [
+            other
+            for rival in self.rivals[instruction.id]
+            if (other := self._latest(rival, instance)) is not None
+        ]
+        # Edges that are there anyway come first; then the latest, which implies the most.
+        earlier.sort(key=lambda other: (other.instruction.id not in chosen, -other.time))
+        for other in earlier:
+            if other.instruction.id not in chosen:
+                if known.get(other.queue, 0) >= other.position:
+                    continue
+                chosen.add(other.instruction.id)
+            for name, count in other.known.items():
+                known[name] = max(known.get(name, 0), count)
+            known[other.queue] = max(known.get(other.queue, 0), other.position)
+        self.queue_length[queue] = position
+        self.queue_known[queue] = known
+        self.history.setdefault(instruction.id, []).append(instance)
+
+    def _latest(self, rival: int, instance: _Instance) -> _Instance | None:
+        for other in reversed(self.history.get(rival, ())):
+            if self.conflicts.conflict(other, instance):
+                return other
+        return None
