@@ -5,3 +5,16 @@ if __name__ != "trnx.ops":
         f"This folder was imported as {__name__!r}; its import name is 'trnx.ops' "
         "(a second copy would make a second registry of primitives). Write `import trnx.ops`."
     )
+
+from trnx.ops import cast as cast
+from trnx.ops import compare as compare
+from trnx.ops import contract as contract
+from trnx.ops import create as create
+from trnx.ops import elementwise as elementwise
+from trnx.ops import functions as functions
+from trnx.ops import index as index
+from trnx.ops import integer as integer
+from trnx.ops import movement as movement
+from trnx.ops import random as random
+from trnx.ops import reduce as reduce
+from trnx.ops import select as select
