@@ -18,6 +18,7 @@ Each instruction records the line that is current (the user's line during loweri
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,7 @@ class KernelBuilder:
     # Names ------------------------------------------------------------------------------------
 
     def _exact(self, name: str, what: str) -> str:
+        _check_name(name, what)
         if name in self._names:
             raise TileError(
                 message(
@@ -116,6 +118,7 @@ class KernelBuilder:
 
     def unique(self, base: str) -> str:
         """``base`` if it is free, else ``base1``, ``base2``, …; the name is then taken."""
+        _check_name(base, "name")
         name = base
         while name in self._names:
             self._counters[base] = self._counters.get(base, 0) + 1
@@ -372,6 +375,17 @@ class KernelBuilder:
     if TYPE_CHECKING:
 
         def __getattr__(self, op: str) -> Callable[..., None]: ...
+
+
+_RESERVED = ("inf", "load", "max", "min", "nan", "none", "reg", "true", "false", "_")
+
+
+def _check_name(name: str, what: str) -> None:
+    """Names are Python identifiers, so that every printed form can use them as they are."""
+    if not name.isidentifier() or keyword.iskeyword(name) or name in _RESERVED:
+        raise TileError(
+            message(f"{what} '{name}' is no usable identifier", None, "Choose a plain Python name")
+        )
 
 
 def _freeze(value: Any) -> Any:
