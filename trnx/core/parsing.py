@@ -39,7 +39,7 @@ from trnx.core.dims import Dim, Size, dim
 from trnx.core.errors import ParseError
 from trnx.core.primitive import primitives
 from trnx.core.printing import param_types
-from trnx.core.program import Atom, Equation, Literal, Params, Program, Var, array_digest
+from trnx.core.program import Atom, Equation, Literal, Params, Program, Var, array_digest, literal
 
 _TOKEN = re.compile(
     r"""
@@ -264,7 +264,7 @@ class _Parser:
         is_exact = not dtypes.is_inexact(aval.dtype)
         if is_exact and not isinstance(value, int):
             self.fail(f"{value!r} is no value of {aval}")
-        return Literal(np.asarray(value).astype(aval.dtype)[()], aval)  # type: ignore[arg-type]
+        return literal(value, aval)
 
     def literal_type(self) -> Aval:
         self.expect(":")

@@ -70,7 +70,8 @@ def scalar_of(atom: Atom) -> Any:
 def literal(value: Any, aval: Aval | None = None) -> Literal:
     """A Literal from a Python or NumPy scalar; `aval` (default: the value's own) fixes the type."""
     kind = aval_of(value) if aval is None else aval
-    return Literal(np.asarray(value).astype(kind.dtype)[()], kind)  # type: ignore[arg-type]
+    with np.errstate(over="ignore"):  # a float beyond the dtype's range is inf, as in arrays
+        return Literal(np.asarray(value).astype(kind.dtype)[()], kind)  # type: ignore[arg-type]
 
 
 def _same(a: Any, b: Any) -> bool:
