@@ -122,6 +122,12 @@ class Target:
     dma_issue_ns: float = _fact("least time between two DMAs of one queue", "T2, DGE", "ns")
     dma_start_ns: float = _fact("trigger to first byte (0.74 and 1.0 us in profiles)", "DMAO", "ns")
     dma_completion_ns: float = _fact("last byte to the consumer's start", "DMAO", "ns")
+    dma_packet_bytes: int = _fact(
+        "shortest contiguous run moved at full rate; shorter ones cost as much (256 B rows were "
+        "seen at 21 B/ns; below that a DMA is bound by packets)",
+        "DMABW, DMAO",
+        "B",
+    )
     hbm_bytes_per_ns: float = _fact("HBM bandwidth, one core's share", "T1, HW", "B/ns")
     launch_ns: float = _fact("start and teardown of a program (intercept of a fit)", "LIB", "ns")
 
@@ -243,6 +249,7 @@ TRN1: Final = Target(
     dma_issue_ns=600.0,
     dma_start_ns=1000.0,
     dma_completion_ns=300.0,
+    dma_packet_bytes=256,
     hbm_bytes_per_ns=410.0,
     launch_ns=30000.0,
     tile_dtypes=(*_SMALL_INTEGERS, *_WIDE_INTEGERS, *_FLOATS, *_FP8),
@@ -296,6 +303,7 @@ TRN2: Final = Target(
     dma_issue_ns=600.0,
     dma_start_ns=1000.0,
     dma_completion_ns=300.0,
+    dma_packet_bytes=256,
     hbm_bytes_per_ns=363.0,
     launch_ns=30000.0,
     tile_dtypes=(*_SMALL_INTEGERS, *_WIDE_INTEGERS, *_FLOATS, *_FP8),
@@ -349,6 +357,7 @@ TRN3: Final = Target(
     dma_issue_ns=600.0,
     dma_start_ns=1000.0,
     dma_completion_ns=300.0,
+    dma_packet_bytes=256,
     hbm_bytes_per_ns=588.0,
     launch_ns=30000.0,
     tile_dtypes=(*_SMALL_INTEGERS, *_WIDE_INTEGERS, *_FLOATS, *_FP8_OCP),
@@ -402,6 +411,7 @@ CPU: Final = Target(
     dma_issue_ns=10.0,
     dma_start_ns=0.0,
     dma_completion_ns=0.0,
+    dma_packet_bytes=16,
     hbm_bytes_per_ns=8.0,
     launch_ns=1500.0,
     tile_dtypes=(*_SMALL_INTEGERS, *_WIDE_INTEGERS, *_FLOATS, "f64", *_FP8_OCP),
