@@ -377,6 +377,7 @@ def reduce(
     reference: Callable[..., Any],
     identity: Callable[[np.dtype[Any]], Any],
     tolerance: Mapping[str, float] = EXACT,
+    floor: float = 0.0,
     grad_order: int,
 ) -> Primitive:
     """Declare a reduction over static `axes`, which the result does not have.
@@ -388,6 +389,7 @@ def reduce(
         reference: ``reference(x, axes=axes)`` in NumPy.
         identity: the value, for a dtype, that changes no result; padding is filled with it.
         tolerance: see `TestRecord`.
+        floor: see `TestRecord`.
         grad_order: derivatives that tests check.
     """
 
@@ -416,7 +418,7 @@ def reduce(
         abstract=abstract,
         doc=doc,
         reference=reference,
-        tests=TestRecord(cases, accepts, tolerance, grad_order),
+        tests=TestRecord(cases, accepts, tolerance, grad_order, floor=floor),
     )
     primitive.file = file_of(1)
 

@@ -141,6 +141,7 @@ dot_general_p = Primitive(
         # An f32 sum of 131 products of numbers below 2: a few ulp of the largest partial sum.
         {"f32": 4e-6, "f64": 1e-14, "bf16": 1.6e-2, "f16": 2e-3, "c64": 4e-6},
         grad_order=2,
+        floor=1.0,
     ),
 )
 

@@ -291,13 +291,13 @@ log1p_p.def_jvp(lambda t, x, *, out: op.div(t, op.add(x, 1.0)))
 
 @log1p_p.def_composite
 def _log1p_composite(x: Array) -> Array:
-    """log(u) * x / (u - 1) with u = 1 + x: the rounding error of u cancels in the quotient."""
+    """log(u) * (x / (u - 1)) with u = 1 + x: the rounding error of u cancels in the quotient."""
     wide_x = _in_f32(x)
     u = op.add(wide_x, 1.0)
     change = op.sub(u, 1.0)
     # u == 1 means log1p(x) == x to the last bit; an infinite u must not become inf / inf.
     plain = op.bitwise_or(op.eq(change, 0.0), op.eq(u, math.inf))
-    corrected = op.div(op.mul(op.log(u), wide_x), op.select(plain, 1.0, change))
+    corrected = op.mul(op.log(u), op.div(wide_x, op.select(plain, 1.0, change)))
     return op.convert(op.select(plain, wide_x, corrected), op.dtype_of(x))
 
 
@@ -338,11 +338,13 @@ def _erf_inv(x: float) -> float:
         return math.copysign(math.inf, x) if abs(x) == 1.0 else math.nan
     if x == 0.0:
         return x
-    # Two Newton steps on the smaller tail, which is free of cancellation.
+    # Newton steps on erf near 0 and on the tail elsewhere: where each is free of cancellation.
     tail = (1.0 - abs(x)) / 2
-    y = -NormalDist().inv_cdf(tail) / math.sqrt(2)
-    for _ in range(2):
-        y += (math.erfc(y) / 2 - tail) * math.sqrt(math.pi) * math.exp(y * y)
+    near = abs(x) < 0.5
+    y = abs(x) * math.sqrt(math.pi) / 2 if near else -NormalDist().inv_cdf(tail) / math.sqrt(2)
+    for _ in range(6):
+        excess = (math.erf(y) - abs(x)) / 2 if near else tail - math.erfc(y) / 2
+        y -= excess * math.sqrt(math.pi) * math.exp(y * y)
     return math.copysign(y, x)
 
 

@@ -227,6 +227,7 @@ scatter_add_p = Primitive(
         (dtypes.float64,),
         _SUM_TOLERANCE,
         grad_order=1,
+        floor=1.0,
     ),
 )
 scatter_add_p.def_jvp(
@@ -408,6 +409,7 @@ scatter_add_along_p = Primitive(
         (dtypes.float64,),
         _SUM_TOLERANCE,
         grad_order=1,
+        floor=1.0,
     ),
 )
 scatter_add_along_p.def_jvp(

@@ -80,6 +80,7 @@ reduce_sum_p = reduce(
     reference=_sum_reference,
     identity=lambda dtype: 0,
     tolerance={"f32": 2e-6, "f64": 4e-15, "bf16": 1.6e-2, "f16": 2e-3, "c64": 2e-6, "c128": 4e-15},
+    floor=1.0,
     grad_order=1,
 )
 reduce_sum_p.def_linear()

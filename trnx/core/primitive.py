@@ -70,7 +70,8 @@ class TestRecord:
     Attributes:
         cases: calls.
         dtypes: dtypes every case runs with.
-        tolerance: relative and absolute bound per short dtype name; absent means bit-equal.
+        tolerance: relative bound per short dtype name; absent means bit-equal.
+        floor: results smaller than this are compared absolutely, because sums cancel; 0: never.
         grad_order: derivatives to check: 0 none, 1 first, 2 second.
         skips: check name -> reason it does not apply.
     """
@@ -82,6 +83,7 @@ class TestRecord:
     tolerance: Mapping[str, float] = field(default_factory=dict)
     grad_order: int = 0
     skips: Mapping[str, str] = field(default_factory=dict)
+    floor: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
