@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import trnx.ops.create
-import trnx.ops.elementwise  # noqa: F401
+import trnx.ops  # noqa: F401
 from trnx.core import primitives
 
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trnx.core import Aval, Zero, aval_of, dtypes, tree
+from trnx.core import Aval, Zero, aval_of, dtypes, is_array_like, tree
 from trnx.core.errors import DTypeError, ShapeError, TraceError, message, user_traceback
 from trnx.core.program import eval_program
 from trnx.transforms import zeros
@@ -41,10 +41,10 @@ class _Flat:
         aux_leaves: list[Any] = []
         if self.has_aux:
             if not isinstance(result, tuple) or len(result) != 2:
+                found = aval_of(result) if is_array_like(result) else type(result).__name__
                 raise TraceError(
                     message(
-                        f"{self.name} is differentiated with has_aux but returns "
-                        f"{type(result).__name__}",
+                        f"{self.name} is differentiated with has_aux but returns {found}",
                         None,
                         "Return a pair (output, aux)",
                     )
