@@ -1,3 +1,3 @@
 """trnx: array functions and PyTorch models as Trainium tile kernels, on any machine."""
 
-__version__ = "0.1.0"
+from trnx.core.version import __version__ as __version__

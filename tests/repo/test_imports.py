@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "ops": {"core"},
     "transforms": {"core", "ops"},
     "compiler": {"core", "ops"},
-    "runtime": {"core", "ops", "compiler"},
+    "runtime": {"core", "ops", "transforms", "compiler"},
     "faces": {"core", "ops", "transforms", "compiler", "runtime"},
     "trnx_torch": {"core", "ops", "transforms", "compiler", "runtime", "faces"},
 }

@@ -27,7 +27,7 @@ from trnx.runtime.cache import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-KEY = CacheKey("p", "trn2", "0.1.0+0", "0.50", "22.1", "znver3", "+avx2")
+KEY = CacheKey("p", (0,), "trn2", "0.1.0+0", "0.50", "22.1", "znver3", "+avx2")
 
 
 def make_cache(directory: Path | None) -> CompileCache[str]:
@@ -66,7 +66,7 @@ def start(code: str, *arguments: object) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(CacheKey)])
 def test_every_field_is_in_the_digest(field: str) -> None:
     """Changing any one field changes the digest."""
-    assert dataclasses.replace(KEY, **{field: "other"}).digest() != KEY.digest()
+    assert dataclasses.replace(KEY, **{field: ("other",)}).digest() != KEY.digest()
 
 
 def test_digest_is_the_same_in_another_process(tmp_path: Path) -> None:

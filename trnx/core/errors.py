@@ -104,6 +104,18 @@ def filter_traceback(traceback: TracebackType | None) -> TracebackType | None:
     return result
 
 
+def hide_internal_frames(error: Exception) -> None:
+    """Drop internal frames from the traceback of a caught error that will be raised again.
+
+    The first frame, that of the caller, stays: Python would add it again.
+    """
+    traceback = error.__traceback__
+    if traceback is not None and config.traceback_filter.value:
+        filtered = filter_traceback(traceback.tb_next)
+        if filtered is not None:
+            traceback.tb_next = filtered
+
+
 def user_traceback(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a public entry point: errors that pass through it show only the user's frames.
 
@@ -115,12 +127,7 @@ def user_traceback(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            traceback = error.__traceback__
-            if traceback is not None and config.traceback_filter.value:
-                filtered = filter_traceback(traceback.tb_next)
-                if filtered is not None:
-                    # The first entry is this wrapper; Python would add it again on a plain raise.
-                    traceback.tb_next = filtered
+            hide_internal_frames(error)
             raise
 
     return wrapper

@@ -2,14 +2,14 @@
 
 The class knows memory, Python scalars, other libraries' protocols and how to show itself. Its
 operators and methods (`+`, `x.sum()`, `x[i]`) are array functions and are installed by `trnx.numpy`
-through :func:`install`.
+through :func:`install_operators`.
 """
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,17 +21,36 @@ from trnx.runtime import dlpack
 from trnx.runtime.devices import Device, as_device
 from trnx.runtime.memory import Block, allocate, copy_bytes, numpy_view
 
-_interned: dict[Aval, Aval] = {}
-
 
 class DonatedError(TrnxError, RuntimeError):
     """An array was used after its memory was given away."""
 
 
-def intern_aval(aval: Aval) -> Aval:
-    """The one Aval object that stands for all equal ones, so that callers may compare by `is`."""
-    found = _interned.get(aval)
-    return found if found is not None else _interned.setdefault(aval, aval)
+class ArrayType:
+    """Shape, dtype and device of an array: one object for all equal ones (:func:`array_type`).
+
+    It is compared and hashed by identity, so that a call finds its executable without comparing
+    shapes.
+    """
+
+    __slots__ = ("aval", "device")
+
+    def __init__(self, aval: Aval, device: Device) -> None:
+        self.aval = aval
+        self.device = device
+
+    def __repr__(self) -> str:
+        return f"ArrayType({self.aval} on {self.device})"
+
+
+_types: dict[tuple[Aval, Device], ArrayType] = {}
+
+
+def array_type(aval: Aval, device: Device) -> ArrayType:
+    """The one ArrayType for a static type and a device."""
+    key = (aval, device)
+    found = _types.get(key)
+    return found if found is not None else _types.setdefault(key, ArrayType(aval, device))
 
 
 class Array:
@@ -41,12 +60,11 @@ class Array:
     through `__array__` and DLPack; NumPy's view is read-only.
     """
 
-    __slots__ = ("_address", "_aval", "_device", "_owner", "__weakref__")
+    __slots__ = ("_address", "_owner", "_type", "__weakref__")
 
     _address: int
-    _aval: Aval
-    _device: Device
     _owner: Any
+    _type: ArrayType
 
     # NumPy must leave `numpy_array + x` to us.
     __array_priority__ = 1000
@@ -60,33 +78,33 @@ class Array:
 
     @property
     def aval(self) -> Aval:
-        """Shape and dtype, one object for all arrays of equal type."""
-        return self._aval
+        """Shape and dtype."""
+        return self._type.aval
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes."""
-        return self._aval.shape  # type: ignore[return-value]
+        return self._type.aval.shape  # type: ignore[return-value]
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Element type."""
-        return self._aval.dtype
+        return self._type.aval.dtype
 
     @property
     def weak(self) -> bool:
         """True for a result of Python scalars alone: promotion lets it give way."""
-        return self._aval.weak
+        return self._type.aval.weak
 
     @property
     def device(self) -> Device:
         """The device whose programs take this array."""
-        return self._device
+        return self._type.device
 
     @property
     def ndim(self) -> int:
         """Number of axes."""
-        return len(self._aval.shape)
+        return len(self._type.aval.shape)
 
     @property
     def size(self) -> int:
@@ -96,7 +114,7 @@ class Array:
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
-        return self._aval.dtype.itemsize
+        return self._type.aval.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
@@ -114,20 +132,12 @@ class Array:
         if name in ("_address", "_owner"):
             raise DonatedError(
                 message(
-                    f"This {self._aval} array was donated to a call and its memory is gone",
+                    f"This {self._type.aval} array was donated to a call and its memory is gone",
                     None,
                     "Use the result of that call, or leave the argument out of donate_argnums",
                 )
             )
         raise AttributeError(f"'Array' object has no attribute {name!r}")
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in Array.__slots__:
-            object.__setattr__(self, name, value)
-            return
-        raise AttributeError(
-            message(f"Array attribute {name!r} cannot be set", None, "Arrays are immutable")
-        )
 
     def __setitem__(self, index: object, value: object) -> NoReturn:
         raise TypeError(
@@ -149,7 +159,7 @@ class Array:
     def __hash__(self) -> int:
         raise TypeError(
             message(
-                f"An array ({self._aval}) cannot be hashed, because == compares element by element",
+                f"An array ({self.aval}) cannot be hashed, because == compares element by element",
                 None,
                 "Use a number of it (x.item()) or id(x) as the key",
             )
@@ -164,12 +174,12 @@ class Array:
     def __reduce__(self) -> tuple[Any, ...]:
         name = dtypes.short_name(self.dtype)
         content = self._view().tobytes()
-        return _restore, (name, self.shape, self.weak, self._device.kind, content)
+        return _restore, (name, self.shape, self.weak, self._type.device.kind, content)
 
     # ---- contents
     def _view(self) -> np.ndarray[Any, Any]:
         """A read-only NumPy view that must not outlive this call's caller."""
-        return numpy_view(self._owner, self._address, self.shape, self._aval.dtype)
+        return numpy_view(self._owner, self._address, self.shape, self._type.aval.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """NumPy's view: read-only and without a copy unless one is asked for or needed."""
@@ -179,7 +189,7 @@ class Array:
             if copy is False:
                 raise ValueError(
                     message(
-                        f"{self._aval} cannot be seen as {wanted} without a copy",
+                        f"{self._type.aval} cannot be seen as {wanted} without a copy",
                         None,
                         "Leave out copy=False",
                     )
@@ -244,7 +254,7 @@ class Array:
         if not index and self.size != 1:
             raise ValueError(
                 message(
-                    f"item() needs an array of one element and this is {self._aval}",
+                    f"item() needs an array of one element and this is {self._type.aval}",
                     None,
                     "Pick one element first, for example x[0].item()",
                 )
@@ -259,7 +269,7 @@ class Array:
         if self.size != 1:
             raise TypeError(
                 message(
-                    f"{kind}() needs an array of one element and this is {self._aval}",
+                    f"{kind}() needs an array of one element and this is {self._type.aval}",
                     None,
                     "Pick one element or reduce the array first",
                 )
@@ -279,7 +289,7 @@ class Array:
         if not dtypes.is_integer(self.dtype) or self.ndim != 0:
             raise TypeError(
                 message(
-                    f"{self._aval} cannot be used as an index or a size",
+                    f"{self._type.aval} cannot be used as an index or a size",
                     None,
                     "Use an integer array without axes, or int(x)",
                 )
@@ -290,7 +300,7 @@ class Array:
         if self.size != 1:
             raise ValueError(
                 message(
-                    f"The truth value of {self._aval} is ambiguous",
+                    f"The truth value of {self._type.aval} is ambiguous",
                     None,
                     "Use x.any() or x.all()",
                 )
@@ -312,17 +322,17 @@ class Array:
     def _row(self, i: int) -> Array:
         """Row `i` of the first axis, sharing this array's memory."""
         shape = self.shape[1:]
-        aval = intern_aval(Aval(shape, self.dtype, self.weak))
+        kind = array_type(Aval(shape, self.dtype, self.weak), self.device)
         step = math.prod(shape) * self.itemsize
         self._owner.pinned = True
-        return make_array(self._address + i * step, aval, self._device, self._owner)
+        return make_array(self._address + i * step, kind, self._owner)
 
     # ---- display
     def __repr__(self) -> str:
         if self.is_donated():
-            return f"Array({self._aval}, donated)"
+            return f"Array({self._type.aval}, donated)"
         tail = f", dtype={self.dtype.name}" + (
-            "" if self._device.kind == "neuron" else ", device=cpu"
+            "" if self._type.device.kind == "neuron" else ", device=cpu"
         )
         if 0 in self.shape:
             return f"Array([], shape={self.shape}{tail})"
@@ -336,7 +346,7 @@ class Array:
 
     def _repr_html_(self) -> str:
         """The notebook's view: type, device and bytes, then values as a table."""
-        head = f"<b>Array</b> {html.escape(str(self._aval))} · {self._device} · {self.nbytes:,} B"
+        head = f"<b>Array</b> {html.escape(str(self.aval))} · {self.device} · {self.nbytes:,} B"
         if self.is_donated():
             return f"<div>{head} · donated</div>"
         if self.ndim not in (1, 2) or 0 in self.shape:
@@ -346,30 +356,22 @@ class Array:
         return f"<div>{head}{body}</div>"
 
 
-def make_array(address: int, aval: Aval, device: Device, owner: Any) -> Array:
+def make_array(address: int, kind: ArrayType, owner: Any) -> Array:
     """An Array over existing memory.
 
     Args:
         address: address of the first element; the elements lie row major.
-        aval: an interned static Aval (:func:`intern_aval`).
-        device: where its programs run.
+        kind: its type and device.
         owner: keeps the memory alive; has a `pinned` attribute.
     """
     array = _new(Array)
-    _set_address(array, address)
-    _set_aval(array, aval)
-    _set_device(array, device)
-    _set_owner(array, owner)
+    array._address = address
+    array._type = kind
+    array._owner = owner
     return array
 
 
 _new = object.__new__
-_set_address = Array.__dict__["_address"].__set__
-_set_aval = Array.__dict__["_aval"].__set__
-_set_device = Array.__dict__["_device"].__set__
-_set_owner = Array.__dict__["_owner"].__set__
-_delete_address = Array.__dict__["_address"].__delete__
-_delete_owner = Array.__dict__["_owner"].__delete__
 
 
 def donate(array: Array) -> Block:
@@ -378,16 +380,15 @@ def donate(array: Array) -> Block:
     Only for blocks that are not pinned.
     """
     block: Block = array._owner
-    _delete_address(array)
-    _delete_owner(array)
+    del array._address
+    del array._owner
     return block
 
 
 def empty(aval: Aval, device: Device) -> Array:
     """An Array with a block of its own and undefined contents; `aval` must be static."""
-    aval = intern_aval(aval)
     block = allocate(static_size(aval.shape) * aval.dtype.itemsize)
-    return make_array(block.address, aval, device, block)
+    return make_array(block.address, array_type(aval, device), block)
 
 
 def fill_from(values: np.ndarray[Any, Any], aval: Aval, device: Device) -> Array:
@@ -399,8 +400,8 @@ def fill_from(values: np.ndarray[Any, Any], aval: Aval, device: Device) -> Array
     return array
 
 
-def install(**methods: Callable[..., Any] | property) -> None:
-    """Give `Array` operators and methods; `trnx.numpy` calls this once at import."""
+def install_operators(methods: Mapping[str, Any]) -> None:
+    """Give `Array` these operators, methods and properties; `trnx.numpy` calls this at import."""
     for name, method in methods.items():
         setattr(Array, name, method)
 
@@ -444,4 +445,4 @@ def _html_table(view: np.ndarray[Any, Any]) -> str:
     return f"<table>{''.join(lines)}</table>"
 
 
-register_array_type(Array, lambda array: array._aval, Array._view)
+register_array_type(Array, lambda array: array._type.aval, Array._view)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from trnx.core import config
+from trnx.core.version import __version__
 
 T = TypeVar("T")
 
@@ -39,7 +40,8 @@ class CacheKey:
     """Everything a compiled program depends on. Options that are not named here do not change code.
 
     Attributes:
-        program: fingerprint of the IR, with digests of its constants.
+        program: fingerprint of the IR.
+        donated: positions of inputs whose memory results may take.
         target: row of the hardware table (option `target`, or `cpu`).
         trnx: version of trnx and digest of its compiler sources.
         llvmlite: version of the binding.
@@ -49,6 +51,7 @@ class CacheKey:
     """
 
     program: str
+    donated: tuple[int, ...]
     target: str
     trnx: str
     llvmlite: str
@@ -71,8 +74,6 @@ def code_version() -> str:
 
     An edited source makes old entries unreachable, so a checkout needs no version bump per edit.
     """
-    from trnx import __version__
-
     digest = hashlib.sha256()
     for folder in ("core", "ops", "transforms", "compiler"):
         for path in sorted((_package_directory / folder).rglob("*.py")):

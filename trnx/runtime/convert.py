@@ -7,6 +7,8 @@ caller opts into sharing with `copy=False`; memory that nobody can write is shar
 from __future__ import annotations
 
 import math
+import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,17 @@ from trnx.core import dtypes
 from trnx.core.avals import Aval
 from trnx.core.errors import DTypeError, ShapeError, UnknownTypeError, message
 from trnx.runtime import dlpack
-from trnx.runtime.array import Array, fill_from, intern_aval, make_array
+from trnx.runtime.array import Array, array_type, fill_from, make_array
 from trnx.runtime.devices import Device, as_device
 from trnx.runtime.memory import MemoryView, allocate, copy_bytes, numpy_view
+
+# The types that Python numbers have by default go into memory without a detour.
+_PACK: dict[tuple[type, np.dtype[Any]], Callable[[Any], bytes]] = {
+    (bool, dtypes.bool_): struct.Struct("=?").pack,
+    (int, dtypes.int32): struct.Struct("=i").pack,
+    (float, dtypes.float32): struct.Struct("=f").pack,
+    (float, dtypes.float64): struct.Struct("=d").pack,
+}
 
 
 class HostMemory:
@@ -49,7 +59,8 @@ def from_dlpack(x: Any, *, device: Device | str | None = None, copy: bool | None
     if isinstance(x, np.ndarray):
         return _from_numpy(x, None, as_device(device), copy)
     foreign = dlpack.read(x)
-    aval = intern_aval(Aval(foreign.shape, foreign.dtype))
+    aval = Aval(foreign.shape, foreign.dtype)
+    kind = array_type(aval, as_device(device))
     row_major = _is_row_major(foreign.shape, foreign.strides, foreign.dtype.itemsize)
     aligned = foreign.address % foreign.dtype.itemsize == 0
     shareable = row_major and aligned and foreign.address != 0
@@ -63,17 +74,17 @@ def from_dlpack(x: Any, *, device: Device | str | None = None, copy: bool | None
             )
         )
     if copy is False or (copy is None and foreign.read_only and shareable):
-        return make_array(foreign.address, aval, as_device(device), foreign.owner)
+        return make_array(foreign.address, kind, foreign.owner)
     if row_major:
         nbytes = math.prod(foreign.shape) * foreign.dtype.itemsize
         block = allocate(nbytes)
         if nbytes:
             copy_bytes(block.address, foreign.address, nbytes)
-        return make_array(block.address, aval, as_device(device), block)
+        return make_array(block.address, kind, block)
     view = numpy_view(
         foreign.owner, foreign.address, foreign.shape, foreign.dtype, strides=foreign.strides
     )
-    return fill_from(view, aval, as_device(device))
+    return fill_from(view, aval, kind.device)
 
 
 def from_host(
@@ -139,6 +150,17 @@ def scalar_array(
     x: bool | int | float | complex, dtype: np.dtype[Any], device: Device, weak: bool = False
 ) -> Array:
     """An Array without axes that holds a Python number."""
+    aval = Aval((), dtype, weak)
+    pack = _PACK.get((type(x), dtype))
+    if pack is not None:
+        try:
+            content = pack(x)
+        except (OverflowError, struct.error):  # an infinity, or an error that the code below words
+            pass
+        else:
+            block = allocate(len(content))
+            copy_bytes(block.address, content, len(content))
+            return make_array(block.address, array_type(aval, device), block)
     if dtypes.is_integer(dtype):
         if isinstance(x, int):
             dtypes.check_python_int(int(x), dtype)
@@ -150,27 +172,29 @@ def scalar_array(
                     "Round it first, or choose a float dtype",
                 )
             )
-    return fill_from(np.asarray(x), Aval((), dtype, weak), device)
+    with np.errstate(over="ignore"):  # a number above the range becomes infinite, as in NumPy
+        return fill_from(np.asarray(x), aval, device)
 
 
 def place(x: Array, device: Device | str | None, copy: bool | None) -> Array:
     """`x` on a device: a change of tag over the same memory, or a copy when asked for."""
     target = x.device if device is None else as_device(device)
+    kind = array_type(x.aval, target)
     if copy:
         block = allocate(x.nbytes)
         copy_bytes(block.address, x._address, x.nbytes)
-        return make_array(block.address, x._aval, target, block)
+        return make_array(block.address, kind, block)
     if target == x.device:
         return x
     x._owner.pinned = True
-    return make_array(x._address, x._aval, target, x._owner)
+    return make_array(x._address, kind, x._owner)
 
 
 def _from_numpy(
     x: np.ndarray[Any, Any], wanted: np.dtype[Any] | None, device: Device, copy: bool | None
 ) -> Array:
     own = dtypes.as_dtype(x.dtype)
-    aval = intern_aval(Aval(x.shape, own if wanted is None else wanted))
+    aval = Aval(x.shape, own if wanted is None else wanted)
     shareable = (
         aval.dtype == x.dtype and x.dtype.isnative and x.flags.c_contiguous and x.flags.aligned
     )
@@ -184,7 +208,8 @@ def _from_numpy(
             )
         )
     if copy is False or (copy is None and shareable and _nobody_writes(x)):
-        return make_array(x.__array_interface__["data"][0], aval, device, HostMemory(x))
+        address = x.__array_interface__["data"][0]
+        return make_array(address, array_type(aval, device), HostMemory(x))
     return fill_from(x, aval, device)
 
 

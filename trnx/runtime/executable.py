@@ -23,7 +23,7 @@ import numpy as np
 from trnx.core import config, dtypes
 from trnx.core.avals import Aval, static_size
 from trnx.core.errors import ShapeError, TrnxError, UnsupportedError, message
-from trnx.runtime.array import Array, donate, fill_from, intern_aval, make_array
+from trnx.runtime.array import Array, array_type, donate, fill_from, make_array
 from trnx.runtime.devices import Device
 from trnx.runtime.memory import Block, allocate, copy_bytes, numpy_view
 
@@ -92,14 +92,14 @@ class Executable:
         compiled: as given.
         device: as given.
         name: name of the program.
-        out_avals: interned types of the results.
+        out_avals: types of the results.
         bound: as given.
     """
 
     __slots__ = (
         "bound", "compiled", "device", "name", "out_avals", "_arena_bytes", "_buffers",
         "_constants", "_entry", "_fixed", "_order", "_pack", "_plain", "_results", "_temps",
-        "_timed",
+        "_timed", "_types",
     )  # fmt: skip
 
     def __init__(
@@ -114,7 +114,8 @@ class Executable:
         self.device = device
         self.name: str = tile.name
         self.bound = tuple(bound)
-        self.out_avals = tuple(map(intern_aval, out_avals or ()))
+        self.out_avals = tuple(out_avals or ())
+        self._types = tuple(array_type(aval, device) for aval in self.out_avals)
         slots = {buffer.name: index for index, buffer in enumerate(tile.buffers)}
         by_kind: dict[str, list[int]] = {"input": [], "constant": [], "output": [], "temp": []}
         for index, buffer in enumerate(tile.buffers):
@@ -183,14 +184,14 @@ class Executable:
         """
         if donated or not self._plain:
             return self._call_aliased(inputs, registers, donated)
-        device = self.device
-        addresses = [array._address for array in self.bound] if self.bound else []
-        addresses += [array._address for array in inputs]
+        addresses = [array._address for array in inputs]
+        if self.bound:
+            addresses = [array._address for array in self.bound] + addresses
         blocks = [allocate(buffer.nbytes) for buffer in self._buffers]
         self.run(addresses, [block.address for block in blocks], registers)
         return [
-            make_array(block.address, aval, device, block)
-            for aval, block in zip(self.out_avals, blocks, strict=True)
+            make_array(block.address, kind, block)
+            for kind, block in zip(self._types, blocks, strict=True)
         ]
 
     def _call_aliased(
@@ -223,22 +224,22 @@ class Executable:
         del keep
         made: dict[tuple[str, int], Array] = {}
         results = []
-        for place, aval in zip(self._results, self.out_avals, strict=True):
-            kind, index = place
+        for place, kind in zip(self._results, self._types, strict=True):
+            role, index = place
             array = made.get(place)
-            if array is not None and array._aval is aval:
+            if array is not None and array._type is kind:
                 results.append(array)
                 continue
-            if kind == "output":
+            if role == "output":
                 address, owner = blocks[index].address, blocks[index]
-            elif kind == "input":
+            elif role == "input":
                 address, owner = handed_through[place]
             else:
                 address, owner = self._constants[index]._address, self._constants[index]._owner
-            if array is not None or kind != "output":
+            if array is not None or role != "output":
                 owner.pinned = True
-            made[place] = made_array = make_array(address, aval, self.device, owner)
-            results.append(made_array)
+            made[place] = new = make_array(address, kind, owner)
+            results.append(new)
         return results
 
     def run(

@@ -143,8 +143,8 @@ def pooled_bytes() -> int:
     return sum(size * len(freed) for size, freed in list(_pool.items()))
 
 
-def copy_bytes(destination: int, source: int, nbytes: int) -> None:
-    """Copy `nbytes` bytes between addresses that may overlap."""
+def copy_bytes(destination: int, source: int | bytes, nbytes: int) -> None:
+    """Copy `nbytes` bytes to an address, from another one (they may overlap) or a bytes object."""
     _memmove(destination, source, nbytes)
 
 

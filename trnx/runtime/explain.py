@@ -1,0 +1,107 @@
+"""Why a call of a jitted function was traced and compiled again, in the user's terms."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trnx.core import config
+from trnx.core.avals import Aval
+from trnx.core.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class CallKey:
+    """What a jitted function was called with.
+
+    Attributes:
+        paths: text of the way to each array, such as `batch['x']`.
+        avals: its type.
+        structure: text of the containers.
+        statics: (name, value) of each static argument.
+    """
+
+    paths: tuple[str, ...]
+    avals: tuple[Aval, ...]
+    structure: str
+    statics: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """One call that had to be traced.
+
+    Attributes:
+        function: name of the function.
+        defined_at: `file:line` of its definition.
+        called_at: the user's line of the call.
+        reasons: one sentence per difference to the nearest earlier call; empty at the first call.
+        known: number of earlier keys.
+    """
+
+    function: str
+    defined_at: str
+    called_at: Source
+    reasons: tuple[str, ...]
+    known: int
+
+    def __str__(self) -> str:
+        head = f"trnx: {self.function} ({self.defined_at}), called at {self.called_at}, is traced"
+        if not self.known:
+            return f"{head} for the first time"
+        lines = "".join(f"\n  {reason}" for reason in self.reasons)
+        return f"{head} again; nearest of {self.known} earlier calls:{lines}"
+
+
+miss_listeners: list[Callable[[Miss], None]] = []
+"""Called with each Miss; `trnx.testing.explain_recompiles` adds one."""
+
+
+def wanted() -> bool:
+    """True if somebody wants to know about misses."""
+    return bool(miss_listeners) or config.explain.value
+
+
+def report(miss: Miss) -> None:
+    """Hand a miss to the listeners, and print it under option `explain`."""
+    for listener in tuple(miss_listeners):
+        listener(miss)
+    if config.explain.value:
+        print(miss, file=sys.stderr)
+
+
+def reasons(key: CallKey, earlier: Iterable[CallKey]) -> tuple[str, ...]:
+    """Differences between `key` and the nearest of the earlier keys, one sentence each."""
+    found = [differences(key, old) for old in earlier]
+    return min(found, key=_distance, default=())
+
+
+def _distance(texts: Sequence[str]) -> tuple[bool, int]:
+    return (any(text.startswith("structure") for text in texts), len(texts))
+
+
+def differences(new: CallKey, old: CallKey) -> tuple[str, ...]:
+    """One sentence per difference between two keys: structure, static values, types."""
+    texts = []
+    if new.structure != old.structure:
+        added = [path for path in new.paths if path not in old.paths]
+        gone = [path for path in old.paths if path not in new.paths]
+        texts += [f"structure: {path} is new" for path in added]
+        texts += [f"structure: {path} is gone" for path in gone]
+        if not added and not gone:
+            texts.append(f"structure: {old.structure} became {new.structure}")
+    values = dict(old.statics)
+    for name, value in new.statics:
+        if name not in values or type(values[name]) is not type(value) or values[name] != value:
+            before = f"{values[name]!r}" if name in values else "absent"
+            texts.append(f"static argument {name}: {before} became {value!r}")
+    types = dict(zip(old.paths, old.avals, strict=True))
+    for path, aval in zip(new.paths, new.avals, strict=True):
+        before_aval = types.get(path)
+        if before_aval is not None and before_aval != aval:
+            texts.append(f"argument {path}: {before_aval} became {aval}")
+    if not texts:
+        texts.append("the device, the target or the trace around the call is another one")
+    return tuple(texts)

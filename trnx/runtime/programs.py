@@ -1,0 +1,134 @@
+"""From programs to executables: the one place that asks the compiler and the compile cache."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from trnx.compiler import host, pipeline
+from trnx.core import config
+from trnx.core.errors import TraceError, message
+from trnx.core.program import Program, constants_to_inputs, fingerprint, prune
+from trnx.core.tracing import Tracer
+from trnx.runtime.array import Array
+from trnx.runtime.cache import CacheKey, CompileCache, code_version
+from trnx.runtime.convert import from_host
+from trnx.runtime.devices import Device
+from trnx.runtime.executable import Executable
+
+
+@dataclass(frozen=True, slots=True)
+class CompileEvent:
+    """One executable was made for a new program key.
+
+    Attributes:
+        kind: `jit` for a traced function, `op` for one primitive, `call` for a program that a
+            transform of a jitted function made.
+        name: name of the function or primitive.
+        device: where it runs.
+        key: digest of the cache key; programs of equal content share it.
+        origin: `compiled`, or `cache` if memory or disk had the code.
+        seconds: time from program to executable.
+    """
+
+    kind: str
+    name: str
+    device: str
+    key: str
+    origin: str
+    seconds: float
+
+
+compile_listeners: list[Callable[[CompileEvent], None]] = []
+"""Called with each CompileEvent; `trnx.testing.count_compiles` adds one."""
+
+compile_cache: CompileCache[pipeline.Compiled] = CompileCache(
+    pipeline.Compiled.serialize, pipeline.load_compiled
+)
+"""The cache all programs of the process share."""
+
+
+def cache_key(program: Program, device: Device, donated: Sequence[int] = ()) -> CacheKey:
+    """The key of a program without constants."""
+    identity = host.host_identity()
+    return CacheKey(
+        program=fingerprint(program),
+        donated=tuple(donated),
+        target=device.target,
+        trnx=code_version(),
+        llvmlite=identity.llvmlite,
+        llvm=identity.llvm,
+        cpu=identity.cpu,
+        features=identity.features,
+    )
+
+
+def executable_for(
+    program: Program, device: Device, donated: Sequence[int] = (), kind: str = "jit"
+) -> Executable:
+    """Compile a program, or take it from the cache, and bind it to a device.
+
+    Args:
+        program: what to compile; its sizes must be static. Captured arrays become bound inputs.
+        device: where it runs.
+        donated: positions of inputs whose memory results may take.
+        kind: see :class:`CompileEvent`.
+    """
+    start = time.perf_counter()
+    closed, constants = constants_to_inputs(prune(program))
+    for value in constants:
+        if isinstance(value, Tracer):
+            raise TraceError(
+                message(
+                    f"{program.name} captured a traced value {value.aval} and was to be compiled "
+                    "on its own",
+                    value.source,
+                    "Pass the value as an argument",
+                )
+            )
+    shifted = tuple(position + len(constants) for position in donated)
+    key = cache_key(closed, device, shifted)
+    origin = "cache"
+
+    def build() -> pipeline.Compiled:
+        nonlocal origin
+        origin = "compiled"
+        return pipeline.compile_program(closed, device.target, {"donated": shifted})
+
+    compiled = compile_cache.get_or_build(key, build)
+    bound: list[Array] = [from_host(value, device=device) for value in constants]
+    executable = Executable(compiled, device, program.out_avals, bound)
+    event = CompileEvent(
+        kind,
+        program.name,
+        str(device),
+        key.digest(),
+        origin,
+        time.perf_counter() - start,
+    )
+    if config.debug.value >= 1:
+        print(
+            f"trnx: {event.origin} {kind} {event.name} for {event.device} in "
+            f"{event.seconds * 1e3:.1f} ms ({event.key[:12]})",
+            file=sys.stderr,
+        )
+    for listener in tuple(compile_listeners):
+        listener(event)
+    return executable
+
+
+_by_program: WeakKeyDictionary[Program, dict[tuple[str, str], Executable]] = WeakKeyDictionary()
+
+
+def cached_executable(program: Program, device: Device) -> Executable:
+    """The executable of a program object, made once per target and kept while it lives."""
+    known: dict[Any, Executable] = _by_program.setdefault(program, {})
+    place = (device.kind, device.target)
+    executable = known.get(place)
+    if executable is None:
+        executable = known[place] = executable_for(program, device, kind="call")
+    return executable
