@@ -276,6 +276,14 @@ void cpu_uncounted(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* st
   run_on_host(op, stack, false);
 }
 
+void without_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  if (op.hasKernelForDispatchKey(DispatchKey::CPU)) {
+    return run_on_host(op, stack, true);
+  }
+  // What the CPU key computes to is then torch's composite kernel, which runs on any device.
+  op.redispatchBoxed(c10::DispatchKeySet(DispatchKey::CPU), stack);
+}
+
 namespace {
 
 std::mutex direct_lock;

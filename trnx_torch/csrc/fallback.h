@@ -19,6 +19,11 @@ void cpu_fallback(
 void cpu_uncounted(
     const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
+// What an operator does when it has no device kernel for its arguments: the CPU fallback, or, if
+// torch builds the operator from others on every device, that.
+void without_kernel(
+    const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
 // Raises the one sentence about tensors of two devices meeting in `op`.
 [[noreturn]] void raise_mixed_devices(
     const std::string& op, const std::string& first_name, c10::Device first,

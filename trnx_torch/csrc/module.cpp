@@ -1,6 +1,7 @@
 // Python bindings of the extension.
 #include "alias.h"
 #include "allocator.h"
+#include "bindings.h"
 #include "convolution.h"
 #include "device.h"
 #include "fallback.h"
@@ -91,5 +92,5 @@ PYBIND11_MODULE(_C, m) {
     fallback_warning = py::function(function).release().ptr();
     trnx::set_fallback_warning(&warn_fallback);
   });
-  py::class_<trnx::UncountedScope>(m, "UncountedScope").def(py::init<>());
+  trnx::bind_kernels(m);
 }

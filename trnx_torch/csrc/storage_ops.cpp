@@ -4,6 +4,7 @@
 #include "allocator.h"
 #include "device.h"
 #include "fallback.h"
+#include "launch.h"
 #include "tracking.h"
 
 #include <ATen/EmptyTensor.h>
@@ -66,44 +67,6 @@ Tensor empty_strided(
 
 constexpr size_t kLargestElement = 16; // complex128
 
-template <typename T>
-void store(const c10::Scalar& value, void* target) {
-  const T converted = value.to<T>();
-  std::memcpy(target, &converted, sizeof(T));
-}
-
-void store_scalar(const c10::Scalar& value, ScalarType dtype, void* target) {
-  switch (dtype) {
-#define TRNX_CASE(name)                                                         \
-  case ScalarType::name:                                                        \
-    return store<c10::impl::ScalarTypeToCPPTypeT<ScalarType::name>>(value, target);
-    TRNX_CASE(Bool)
-    TRNX_CASE(Byte)
-    TRNX_CASE(Char)
-    TRNX_CASE(Short)
-    TRNX_CASE(Int)
-    TRNX_CASE(Long)
-    TRNX_CASE(UInt16)
-    TRNX_CASE(UInt32)
-    TRNX_CASE(UInt64)
-    TRNX_CASE(Half)
-    TRNX_CASE(BFloat16)
-    TRNX_CASE(Float)
-    TRNX_CASE(Double)
-    TRNX_CASE(ComplexHalf)
-    TRNX_CASE(ComplexFloat)
-    TRNX_CASE(ComplexDouble)
-    TRNX_CASE(Float8_e4m3fn)
-    TRNX_CASE(Float8_e4m3fnuz)
-    TRNX_CASE(Float8_e5m2)
-    TRNX_CASE(Float8_e5m2fnuz)
-#undef TRNX_CASE
-    default:
-      TORCH_CHECK_NOT_IMPLEMENTED(
-          false, "Device neuron cannot fill a tensor of dtype ", dtype, ". Use another dtype.");
-  }
-}
-
 template <typename Word>
 void fill_words(char* data, int64_t count, int64_t stride, const void* value) {
   Word word;
@@ -157,7 +120,7 @@ Tensor& fill_with(Tensor& self, const c10::Scalar& value, OpCounts& counts) {
     return self;
   }
   alignas(16) std::array<char, kLargestElement> bytes{};
-  store_scalar(self.is_neg() ? -value : value, self.scalar_type(), bytes.data());
+  store_number(self.is_neg() ? -value : value, self.scalar_type(), bytes.data());
   auto* data = static_cast<char*>(self.data_ptr());
   if (self.is_non_overlapping_and_dense()) {
     fill_row(data, self.numel(), 1, self.element_size(), bytes.data());

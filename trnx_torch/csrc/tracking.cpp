@@ -14,7 +14,6 @@ std::map<std::string, std::unique_ptr<OpCounts>>& table() {
 }
 
 std::atomic<WarningHook> warning_hook{nullptr};
-thread_local int uncounted = 0;
 
 template <typename Field>
 std::vector<std::pair<std::string, int64_t>> nonzero(Field field) {
@@ -46,9 +45,6 @@ OpCounts& op_counts(const std::string& name) {
 }
 
 void count_fallback(OpCounts& counts) {
-  if (C10_UNLIKELY(uncounted > 0)) {
-    return;
-  }
   counts.fallback.fetch_add(1, std::memory_order_relaxed);
   if (C10_UNLIKELY(!counts.warned.load(std::memory_order_relaxed)) &&
       !counts.warned.exchange(true)) {
@@ -76,14 +72,6 @@ void clear_op_tracking() {
 
 void set_fallback_warning(WarningHook hook) {
   warning_hook.store(hook);
-}
-
-UncountedScope::UncountedScope() {
-  ++uncounted;
-}
-
-UncountedScope::~UncountedScope() {
-  --uncounted;
 }
 
 } // namespace trnx

@@ -38,14 +38,4 @@ void clear_op_tracking();
 using WarningHook = void (*)(const std::string& name);
 void set_fallback_warning(WarningHook hook);
 
-// Inside such a scope fallbacks of this thread are neither counted nor warned about: the process
-// itself, not the user's program, asked for them (printing a tensor, for example).
-class UncountedScope {
- public:
-  UncountedScope();
-  ~UncountedScope();
-  UncountedScope(const UncountedScope&) = delete;
-  UncountedScope& operator=(const UncountedScope&) = delete;
-};
-
 } // namespace trnx

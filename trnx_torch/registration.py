@@ -1,0 +1,237 @@
+"""Registering device kernels for torch operators.
+
+The extension keeps, per operator, a table of compiled kernels keyed by operand dtypes, numbers of
+dimensions after collapsing, and how operands lie along the innermost dimension. A call whose key is
+in the table never enters Python. For a new key the extension calls the function registered here
+with a `KernelRequest`; it returns a `Kernel`, or None when the operator has no device kernel for
+such operands, which then runs as torch's CPU kernel and is counted as a fallback.
+
+A kernel is shape-generic: ``int32_t kernel(void* const* pointers, const int64_t* registers)``.
+It returns 0, or a status that becomes an error. `pointers` holds the outputs, then the tensor
+inputs, then one address per scalar, in the order of the request. Registers by family:
+
+pointwise
+    sizes[rank], then strides[rank] of each output and each input. ``ranks == (rank,)``.
+reduction
+    kept sizes, reduced sizes, input strides of the kept dimensions, input strides of the reduced
+    dimensions, then per output its strides over the kept dimensions. ``ranks == (kept, reduced)``.
+    An input's layout is along the innermost reduced dimension, an output's along the innermost kept
+    one; option `kept_layout` is the input's along the innermost kept one.
+matmul
+    batch, m, n, k, then strides (batch, row, column) of left, right, the addend if there is one,
+    and the output. ``ranks == (2,)`` or ``(3,)``. Layouts are along columns; options `left_rows`,
+    `right_rows`, `output_rows`, `addend_rows` are along rows. Scalars are beta and alpha.
+
+Strides are in elements, dimensions outermost first; a rank is at least 1; a stride is 0 where an
+operand is broadcast. No size is 0 except k of a matmul: nothing is called for an empty result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from trnx_torch import _loader
+
+Layout = Literal["contiguous", "broadcast", "strided"]
+OutputRule = Literal["same", "sum", "float", "bool", "int64"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor a kernel reads or writes: the argument's name, element type, innermost layout."""
+
+    name: str
+    dtype: torch.dtype
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number a kernel reads: the argument's name and the type of its value in memory."""
+
+    name: str
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRequest:
+    """What a kernel is needed for. Equal requests mean the same kernel.
+
+    Attributes:
+        family: "pointwise", "reduction" or "matmul".
+        op: full operator name, "aten::add.Tensor".
+        outputs: results in order. An in-place operand is an output and an input.
+        inputs: tensor arguments that are there, in order.
+        scalars: number arguments that are there, in order; also tensors that stand for a number
+            (Python numbers, 0-dimensional cpu tensors).
+        options: (name, value) of every argument that is neither: part of what the kernel means.
+        compute: dtype that inputs are converted to before the operation (for bfloat16 and float16
+            the operation itself is done in float32, as torch does).
+        ranks: numbers of dimensions, see above.
+    """
+
+    family: str
+    op: str
+    outputs: tuple[Operand, ...]
+    inputs: tuple[Operand, ...]
+    scalars: tuple[Number, ...]
+    options: tuple[tuple[str, Any], ...]
+    compute: torch.dtype
+    ranks: tuple[int, ...]
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """The value of an option, `default` if the operator has none of that name."""
+        return dict(self.options).get(name, default)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A compiled kernel: its address, and what must live as long as the process may call it."""
+
+    address: int
+    owner: object
+
+
+Maker = Callable[[KernelRequest], Kernel | None]
+
+# Keeps the code behind every address that the extension holds; operators never let one go.
+_kept: list[Kernel] = []
+_libraries: list[torch.library.Library] = []
+
+
+def _callback(maker: Maker) -> Callable[..., int]:
+    def make(
+        family: str,
+        op: str,
+        outputs: Sequence[tuple[str, torch.dtype, Layout]],
+        inputs: Sequence[tuple[str, torch.dtype, Layout]],
+        scalars: Sequence[tuple[str, torch.dtype]],
+        options: tuple[tuple[str, Any], ...],
+        compute: torch.dtype,
+        ranks: tuple[int, ...],
+    ) -> int:
+        request = KernelRequest(
+            family,
+            op,
+            tuple(Operand(*item) for item in outputs),
+            tuple(Operand(*item) for item in inputs),
+            tuple(Number(*item) for item in scalars),
+            options,
+            compute,
+            ranks,
+        )
+        kernel = maker(request)
+        if kernel is None:
+            return 0
+        _kept.append(kernel)
+        return kernel.address
+
+    return make
+
+
+def pointwise(
+    *ops: str,
+    promote: Iterable[str] = (),
+    integers_to_float: bool = False,
+    output: torch.dtype | None = None,
+) -> Callable[[Maker], Maker]:
+    """Register a maker of elementwise kernels for operators.
+
+    Works for functional, in-place, out= and list (`_foreach_`, `_fused_`) overloads: roles follow
+    from the schema, and a list operator calls the kernel once per item. Broadcasting, promotion,
+    allocation, overlap checks and collapsing are done before the kernel is looked up.
+
+    Args:
+        ops: full names with overload, "aten::add.Tensor".
+        promote: arguments whose dtypes decide `compute`; all tensor arguments if empty.
+        integers_to_float: integer and bool inputs compute and return the default float dtype.
+        output: dtype of a fresh result; `compute` if None.
+
+    Raises:
+        ValueError: torch has no such operator or argument.
+    """
+
+    def register(maker: Maker) -> Maker:
+        extension = _loader.extension()
+        for op in ops:
+            extension.register_pointwise(
+                op, _callback(maker), list(promote), integers_to_float, output
+            )
+        return maker
+
+    return register
+
+
+def reduction(
+    *ops: str, outputs: Sequence[OutputRule] = ("same",), ordered: bool = False
+) -> Callable[[Maker], Maker]:
+    """Register a maker of reduction kernels for operators with arguments `dim` and `keepdim`.
+
+    Args:
+        ops: full names with overload, "aten::sum.dim_IntList".
+        outputs: dtype rule per result. "same": the input's; "sum": int64 for integers; "float": the
+            input's, integers are left to torch; "bool"; "int64". An argument `dtype` overrides the
+            first three.
+        ordered: the reduced dimensions keep the argument's order, as index results need.
+    """
+
+    def register(maker: Maker) -> Maker:
+        extension = _loader.extension()
+        for op in ops:
+            extension.register_reduction(op, _callback(maker), list(outputs), ordered)
+        return maker
+
+    return register
+
+
+def matmul(*ops: str) -> Callable[[Maker], Maker]:
+    """Register a maker of matrix product kernels: mm, addmm, bmm, baddbmm and their out= forms.
+
+    Operands of one dtype only; other calls, and wrong shapes, are left to torch.
+    """
+
+    def register(maker: Maker) -> Maker:
+        extension = _loader.extension()
+        for op in ops:
+            extension.register_matmul(op, _callback(maker))
+        return maker
+
+    return register
+
+
+def python_kernel(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a Python function as the device kernel of an operator; its calls are counted.
+
+    The function receives a Python number where the schema says Tensor and the user wrote a number.
+    Use `launch` in it to call compiled code.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        extension = _loader.extension()
+        extension.release_fallback(op)
+        namespace, name = op.split("::")
+        library = torch.library.Library(namespace, "IMPL")
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            extension.count_executed(op)
+            return function(*args, **kwargs)
+
+        library.impl(name, counted, "PrivateUse1", allow_override=True)
+        _libraries.append(library)
+        return function
+
+    return register
+
+
+def launch(address: int, tensors: Sequence[torch.Tensor], registers: Sequence[int]) -> None:
+    """Call a compiled kernel on tensors: pointers in their order, registers as given.
+
+    Raises:
+        TypeError: a tensor is not on `neuron` (0-dimensional cpu tensors may be, as numbers).
+        RuntimeError: the kernel returned a status other than 0.
+    """
+    _loader.extension().launch(address, list(tensors), list(registers))
