@@ -10,6 +10,9 @@ from trnx.transforms.inline import call_p as call_p
 from trnx.transforms.inline import inline_calls as inline_calls
 from trnx.transforms.jvp import jvp_program as jvp_program
 from trnx.transforms.linearize import linearize_program as linearize_program
+from trnx.transforms.pad import Padded as Padded
+from trnx.transforms.pad import pad_program as pad_program
+from trnx.transforms.specialise import specialise as specialise
 from trnx.transforms.transpose import backward_pass as backward_pass
 from trnx.transforms.transpose import transpose_program as transpose_program
 from trnx.transforms.vmap import vmap as vmap
