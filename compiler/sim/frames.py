@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from trnx.compiler.sim.memory import Memory, View
 from trnx.compiler.tile.expr import Atom, Expr, Index, Symbol
 from trnx.compiler.tile.ir import Access, HbmAccess, Kernel, Tile, TileAccess
+from trnx.compiler.tile.text import access_text
 from trnx.core.dtypes import short_name
 from trnx.core.errors import TileError, message
 from trnx.core.source import Source
@@ -169,7 +170,7 @@ class Frame:
         if any(c < 0 for c in shape):
             raise TileError(
                 message(
-                    f"access {describe(access)} has a negative count {list(shape)}",
+                    f"access {access_text(access)} has a negative count {list(shape)}",
                     source or self.kernel.source,
                     "Bound the count with max(0, ...)",
                 )
@@ -236,7 +237,7 @@ class Frame:
             if access.start + shape[0] > tile.shape[0] or low < 0 or high >= tile.free_size:
                 raise TileError(
                     message(
-                        f"access {describe(access)} covers partitions {access.start}.."
+                        f"access {access_text(access)} covers partitions {access.start}.."
                         f"{access.start + shape[0] - 1} and elements {low}..{high} of tile "
                         f"{tile_text(tile)}",
                         source or self.kernel.source,
@@ -297,7 +298,7 @@ class Frame:
             if missing:
                 raise TileError(
                     message(
-                        f"the index tile of {describe(access)} is uninitialised",
+                        f"the index tile of {access_text(access)} is uninitialised",
                         source or self.kernel.source,
                         "Load the indices first",
                     )
@@ -308,7 +309,7 @@ class Frame:
         if shape and len(flat) != shape[0]:
             raise TileError(
                 message(
-                    f"access {describe(access)} moves {shape[0]} rows with {len(flat)} indices",
+                    f"access {access_text(access)} moves {shape[0]} rows with {len(flat)} indices",
                     source or self.kernel.source,
                     "Give one index per row",
                 )
@@ -338,7 +339,7 @@ class Frame:
             if low < 0 or (high + 1) * item > binding.size:
                 raise TileError(
                     message(
-                        f"access {describe(access)} covers elements {low}..{high} of HBM buffer "
+                        f"access {access_text(access)} covers elements {low}..{high} of HBM buffer "
                         f"'{access.buffer}', which has {binding.size // item} "
                         f"{short_name(binding.dtype)} elements",
                         source or self.kernel.source,
@@ -395,17 +396,6 @@ def reach(offset: int, counts: tuple[int, ...], strides: tuple[int, ...]) -> tup
         span = stride * (count - 1)
         low, high = low + min(span, 0), high + max(span, 0)
     return low, high
-
-
-def describe(access: Access) -> str:
-    """``t0[128; 1x512]``: an access for messages and tooltips, ``stride x count`` per span."""
-    spans = ", ".join(f"{s.stride}x{s.count}" for s in access.spans)
-    offset = f" + {access.offset}" if access.offset != 0 else ""
-    if isinstance(access, TileAccess):
-        start = f"{access.start}+" if access.start else ""
-        return f"{access.tile}[{start}{access.partitions}; {spans}{offset}]"
-    index = f"; by {access.index.tile}" if access.index is not None else ""
-    return f"{access.buffer}[{spans}{offset}{index}]"
 
 
 def tile_text(tile: Tile) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trnx.compiler.sim.compute import COMPUTE
 from trnx.compiler.sim.dependencies import Touch
-from trnx.compiler.sim.frames import Binding, RowsView, Window, describe, tile_text, windows
+from trnx.compiler.sim.frames import Binding, RowsView, Window, tile_text, windows
 from trnx.compiler.sim.hazards import Finding, ParallelLoop, Race, Races
 from trnx.compiler.sim.memory import Memory, View, on_chip
 from trnx.compiler.sim.moves import MOVES
@@ -36,6 +36,7 @@ from trnx.compiler.tile.ir import (
     While,
     row_major,
 )
+from trnx.compiler.tile.text import access_text
 from trnx.core.dtypes import short_name
 from trnx.core.errors import TileError, message
 from trnx.core.source import Source
@@ -382,7 +383,7 @@ class Machine(Walk):
         if missing or values.size != 1:
             raise TileError(
                 message(
-                    f"register '{statement.register}' loads {describe(statement.access)}, which "
+                    f"register '{statement.register}' loads {access_text(statement.access)}, which "
                     f"holds {values.size} elements, {missing} of them never written",
                     self.frame.kernel.source,
                     "Load one written element",

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from trnx.compiler.sim import alu
 from trnx.compiler.sim.cast import cast
-from trnx.compiler.sim.frames import Frame, RowsView, Window, describe
+from trnx.compiler.sim.frames import Frame, RowsView, Window
 from trnx.compiler.sim.memory import View
 from trnx.compiler.tile import isa
 from trnx.compiler.tile.ir import HbmAccess, Instruction, Predicate, RegisterValue, TileAccess
+from trnx.compiler.tile.text import access_text
 from trnx.core.dtypes import short_name
 from trnx.core.errors import TileError, message
 
@@ -79,7 +80,7 @@ class Operation:
         if not isinstance(window, View | RowsView):
             raise self.error(f"operand {index} is {window!r}, not a tile", "Pass an access")
         assert isinstance(access, TileAccess | HbmAccess)
-        return self._read(window, describe(access))
+        return self._read(window, access_text(access))
 
     def scalar(self, index: int) -> bool | int | float:
         """Source operand ``index`` as a Python number."""
@@ -114,7 +115,7 @@ class Operation:
 
     def destination(self, index: int) -> Array:
         """The present values of destination ``index``."""
-        return self._read(self.outs[index], describe(self.instruction.outs[index]))
+        return self._read(self.outs[index], access_text(self.instruction.outs[index]))
 
     def peek(self, index: int) -> tuple[Array, NDArray[np.bool_]]:
         """The present values of an on-chip destination and which are initialised."""
@@ -138,7 +139,7 @@ class Operation:
 
     def read_row(self, window: View) -> Array:
         """The present values of one of ``rows``."""
-        return self._read(window, describe(self.instruction.outs[0]))
+        return self._read(window, access_text(self.instruction.outs[0]))
 
     # Attributes -------------------------------------------------------------------------------
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from trnx.compiler.sim.timeline import (
     Timeline,
-    instruction_text,
     shapes_text,
     source_of,
     source_text,
 )
+from trnx.compiler.tile.text import instruction_text
 
 PROCESS = 1
 ROWS_PER_LANE = 8

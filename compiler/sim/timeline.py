@@ -13,17 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from trnx.compiler.sim.frames import describe
 from trnx.compiler.sim.report import QUEUES, CostReport
-from trnx.compiler.tile.ir import (
-    HbmAccess,
-    Instruction,
-    KernelCall,
-    Predicate,
-    RegisterValue,
-    TileAccess,
-    TileProgram,
-)
+from trnx.compiler.tile.ir import Instruction, KernelCall, TileProgram
 from trnx.core.source import Source
 
 AGGREGATE_ABOVE = 20_000
@@ -165,23 +156,6 @@ class Timeline:
 
     def _repr_html_(self) -> str:
         return self.to_svg()
-
-
-def instruction_text(instruction: Instruction) -> str:
-    """``tensor_tensor t2[128; 1x512] <- t0[128; 1x512], t1[128; 1x512] op=add @vector #4``."""
-    outs = ", ".join(describe(a) for a in instruction.outs)
-    ins = ", ".join(_operand_text(o) for o in instruction.ins if o is not None)
-    attrs = "".join(f" {key}={value}" for key, value in instruction.attrs)
-    arrow = f" <- {ins}" if ins else ""
-    return f"{instruction.op} {outs}{arrow}{attrs} @{instruction.engine} #{instruction.id}"
-
-
-def _operand_text(operand: object) -> str:
-    if isinstance(operand, TileAccess | HbmAccess):
-        return describe(operand)
-    if isinstance(operand, RegisterValue):
-        return str(operand.value)
-    return str(operand) if isinstance(operand, Predicate) else repr(operand)
 
 
 def shapes_text(shapes: Sequence[tuple[int, ...]]) -> str:

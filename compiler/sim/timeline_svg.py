@@ -8,11 +8,11 @@ from trnx.compiler.sim.timeline import (
     MAX_ROWS,
     Timeline,
     format_time,
-    instruction_text,
     shapes_text,
     source_of,
     source_text,
 )
+from trnx.compiler.tile.text import instruction_text
 
 PALETTE = (
     "#3b6fb6",

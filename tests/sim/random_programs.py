@@ -250,7 +250,8 @@ class Generator:
         kind = self.pick(*kinds)
         dtype = self.pick(float32, float32, x.dtype)
         out = b.sbuf(shape, dtype)[:r]
-        if x.bound > 1e3 or other.bound > 1e3:
+        exact = [v for v in values if v.error == 0.0]
+        if x.bound > 1e3 or other.bound > 1e3 or (kind == "select" and not exact):
             kind = "activation"
         if kind == "scalar":
             op, constant = self.pick("add", "subtract", "multiply", "maximum", "minimum"), 0.75
@@ -272,7 +273,6 @@ class Generator:
             bound, error = self._combine("add", Value(x.view, x.bound / 2, x.error / 2), other)
         elif kind == "select":
             mask = b.sbuf(shape, self.pick(uint8, bool_, int32))[:r]
-            exact = [v for v in values if v.error == 0.0]
             b.tensor_scalar(mask, self.pick(*exact).view, 0.0, op0=self.pick("greater", "less"))
             if x.dtype != dtype:
                 x = self.cast(b, x, dtype, shape, r)
@@ -343,9 +343,7 @@ class Generator:
             b.dma_copy(t[:r], a[i * 128 : i * 128 + r])
             b.tensor_reduce(m[:r], t[:r], op=op, axis=(1,), negate=self.draw(st.booleans()))
             if use_sum:
-                b.activation(
-                    e[:r], t[:r], op="tanh", reduce_op="add", reduce_res=m[:r], scale=0.5
-                )
+                b.activation(e[:r], t[:r], op="tanh", reduce_op="add", reduce_res=m[:r], scale=0.5)
             else:
                 b.tensor_scalar(e[:r], t[:r], m[:r], op0=self.pick("add", "subtract", "maximum"))
             b.dma_copy(y[i * 128 : i * 128 + r], e[:r], engine="scalar")
@@ -498,9 +496,7 @@ class Generator:
                 b.tensor_tensor(out, left, right, op=op)
             else:
                 op = self.pick("left_shift", "right_shift")
-                b.tensor_scalar(
-                    out, left, self.integer(0, 31), 0xFFFF, op0=op, op1="bitwise_and"
-                )
+                b.tensor_scalar(out, left, self.integer(0, 31), 0xFFFF, op0=op, op1="bitwise_and")
             tiles.append(out)
         b.dma_copy(y, tiles[-1])
         self.finish_kernel(b, [x, z, self.new_output((rows, columns), dtype, 0.0, 0.0)])
