@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trnx_torch.interchange import from_torch, to_torch
-    from trnx_torch.interchange import from_torch, to_torch
     from trnx_torch.report import (
         FallbackWarning,
         clear_op_tracking,
