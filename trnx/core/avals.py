@@ -45,9 +45,9 @@ class Aval:
         # Sizes compare structurally: `==` of undecidable symbolic sizes raises.
         return (
             self._hash == other._hash
-            and self.dtype == other.dtype
             and self.weak == other.weak
-            and same_shape(self.shape, other.shape)
+            and (self.shape is other.shape or same_shape(self.shape, other.shape))
+            and self.dtype == other.dtype
         )
 
     @property
@@ -91,6 +91,20 @@ class Aval:
 
     def __repr__(self) -> str:
         return f"Aval({self})"
+
+
+_interned: dict[Aval, Aval] = {}
+_INTERNED_LIMIT = 1 << 14
+
+
+def intern(aval: Aval) -> Aval:
+    """One object for equal types, so that caches keyed by types compare by identity."""
+    known = _interned.get(aval)
+    if known is None:
+        if len(_interned) >= _INTERNED_LIMIT:
+            _interned.clear()
+        known = _interned[aval] = aval
+    return known
 
 
 def make_aval(shape: Any, dtype: Any, weak: bool = False) -> Aval:
@@ -166,6 +180,9 @@ def aval_of(x: Any) -> Aval:
         IntegerRangeError: a Python int outside int32 has no default dtype.
     """
     cls = type(x)
+    entry = _array_types.get(cls)
+    if entry is not None:
+        return entry[0](x)
     scalar = _SCALAR_AVALS.get(cls)
     if scalar is not None:
         if cls is int:

@@ -385,7 +385,12 @@ def structurally_equal(a: Size, b: Size) -> bool:
 def same_shape(a: Iterable[Size], b: Iterable[Size]) -> bool:
     """True when two shapes are structurally equal; never raises (``==`` may)."""
     left, right = tuple(a), tuple(b)
-    return len(left) == len(right) and all(map(structurally_equal, left, right))
+    if len(left) != len(right):
+        return False
+    for x, y in zip(left, right, strict=True):
+        if x is not y and not structurally_equal(x, y):
+            return False
+    return True
 
 
 def decide_equal(a: Size, b: Size) -> bool | None:

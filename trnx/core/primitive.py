@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from trnx.core.avals import Aval
+from trnx.core.avals import Aval, intern
 from trnx.core.errors import RuleError, message
-from trnx.core.program import Params
+from trnx.core.program import NO_PARAMS, Params
 from trnx.core.tracing import current_trace as _current_trace
 
 Rule: TypeAlias = Callable[..., Any]
@@ -183,7 +183,8 @@ class Primitive:
         Returns:
             The result, or a list of results when `multiple_results`.
         """
-        results = _current_trace.get().process(self, operands, Params(params, self.name))
+        frozen = Params(params, self.name) if params else NO_PARAMS
+        results = _current_trace.get().process(self, operands, frozen)
         return list(results) if self.multiple_results else results[0]
 
     def bind_all(self, operands: Sequence[Any], params: Params) -> Sequence[Any]:
@@ -196,10 +197,11 @@ class Primitive:
         known = self._avals.get(key)
         if known is None:
             result = self.abstract(*avals, **params)
-            known = (result,) if isinstance(result, Aval) else tuple(result)
+            single = (result,) if isinstance(result, Aval) else result
+            known = tuple([intern(aval) for aval in single])
             if len(self._avals) >= _ABSTRACT_CACHE_LIMIT:
                 self._avals.clear()
-            self._avals[key] = known
+            self._avals[tuple([intern(aval) for aval in avals]), params] = known
         return known
 
     # Rules ----------------------------------------------------------------------------------------

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from trnx.core.avals import Aval, aval_of, register_array_type
+from trnx.core.avals import Aval, aval_of, intern, register_array_type
 from trnx.core.dims import Dim, Size
 from trnx.core.errors import TraceError, UnsupportedError, message
 from trnx.core.program import Atom, Equation, Params, Program, Var, literal
@@ -268,7 +269,7 @@ class Tracer:
 _NUMBER_REMEDY = "Keep it an array, or make the argument static"
 _NUMPY_REMEDY = "Use trnx.numpy functions, or call NumPy outside the traced function"
 
-register_array_type(Tracer, lambda tracer: tracer.aval, lambda tracer: tracer.__array__())
+register_array_type(Tracer, attrgetter("aval"), lambda tracer: tracer.__array__())
 
 
 def install_operators(methods: dict[str, Any]) -> None:
@@ -336,7 +337,7 @@ class RecordTrace(Trace):
 
     def add_input(self, aval: Aval) -> RecordTracer:
         """Add an input of this type and return its tracer."""
-        var = Var(aval)
+        var = Var(intern(aval))
         self.inputs.append(var)
         return RecordTracer(self, var, current_source())
 
@@ -379,7 +380,7 @@ class RecordTrace(Trace):
             # A NumPy array can change after this line; the program keeps the value of now.
             value = np.array(value, dtype=aval.dtype, order="C")
             value.flags.writeable = False
-        var = Var(aval)
+        var = Var(intern(aval))
         self._constants.append((var, value))
         self._by_id[id(key)] = (var, value)
         self._keep.append(key)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trnx.core import Aval, Zero, aval_of, dtypes, is_array_like, tree
+from trnx.core import Aval, Zero, aval_of, dtypes, is_array_like, same_shape, tree
 from trnx.core.errors import DTypeError, ShapeError, TraceError, message, user_traceback
 from trnx.core.program import eval_program
 from trnx.transforms import zeros
@@ -236,7 +236,7 @@ def _check_like(values: Any, like: Any, transform: str, what: str, of: str) -> l
         tree.check_leaves(leaf, path)
         own, wanted = aval_of(leaf), aval_of(other)
         same_type = own.dtype == wanted.dtype or own.weak
-        if own.shape != wanted.shape or not same_type:
+        if not same_shape(own.shape, wanted.shape) or not same_type:
             raise ShapeError(
                 message(
                     f"The {path} of {transform} has type {own} but its {of} has type {wanted}",
