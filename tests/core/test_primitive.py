@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
-from trnx.core import Aval, Cost, Params, Primitive, RuleError, make_aval, primitives
+from trnx.core import Aval, Cost, Params, Primitive, RuleError, make_aval, primitives, trace_program
 from trnx.core.primitive import RULE_SLOTS
 
 
@@ -69,6 +72,17 @@ def test_types_are_cached_per_params() -> None:
         assert counted.out_avals(avals, Params({"n": value})) == avals
     assert calls == [1, 1.0, True]
     assert [type(c) for c in calls] == [int, float, bool]
+
+
+def test_type_cache_keeps_no_programs_alive() -> None:
+    holder = Primitive("holder", abstract=lambda x, body: x, register=False)
+    aval = make_aval((2,), "f32")
+    body = trace_program(lambda x: [x], [aval])
+    holder.out_avals((aval,), Params({"body": body}))
+    watched = weakref.ref(body)
+    del body
+    gc.collect()
+    assert watched() is None
 
 
 def test_costs_add() -> None:

@@ -72,6 +72,7 @@ def test_forced_source() -> None:
         with use_source(None):
             assert current_source().function == "test_forced_source"
     assert str(UNKNOWN_SOURCE) == "unknown line"
+    assert str(Source("/var/ipykernel_41/26.py", 3, "loss")) == "cell:3 (loss)"
     assert message("It broke", UNKNOWN_SOURCE, "Mend it") == "It broke. Mend it."
     assert message("It broke", forced, "Mend it") == "It broke (at model.py:7 (forward)). Mend it."
 

@@ -251,6 +251,15 @@ def test_annotations_are_comments() -> None:
     assert equal(parse_program(text), program)
 
 
+def test_html_shows_lines_on_hover() -> None:
+    def loss(x):
+        return [op.exp(x)]
+
+    page = trace_program(loss, [make_aval((2,), "f32")], "loss")._repr_html_()
+    assert re.search(r'<span title="test_text\.py:\d+ \(loss\)">  b: f32\[2\] = exp a</span>', page)
+    assert "\x00" not in page
+
+
 def test_invalid_program_still_prints() -> None:
     stray = Var(make_aval((2,), "f32"))
     assert "return undefined_" in str(Program("p", (), (), (), (stray,)))

@@ -192,6 +192,18 @@ def test_wrong_rules_are_caught(scratch: Primitive) -> None:
         grad(lambda x: total(scratch.bind(x)))(X)
 
 
+def test_joint_rule_cannot_be_linearized(scratch: Primitive) -> None:
+    joint = Primitive("joint", abstract=lambda x, t: (x, x), multiple_results=True, register=False)
+
+    def rule(ctx: Any, primals: Any, tangents: Any) -> Any:
+        out, tangent = joint.bind(*primals, *tangents)
+        return [out], [tangent]
+
+    scratch.def_jvp_all(rule)
+    with pytest.raises(RuleError, match="scratch has no linearize rule"):
+        grad(lambda x: total(scratch.bind(x)))(X)
+
+
 def test_linear_operands_are_placeholders(scratch: Primitive) -> None:
     seen: list[Any] = []
 

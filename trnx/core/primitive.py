@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from trnx.core.avals import Aval, intern
 from trnx.core.errors import RuleError, message
-from trnx.core.program import NO_PARAMS, Params
+from trnx.core.program import NO_PARAMS, Params, sub_programs
 from trnx.core.tracing import current_trace as _current_trace
 
 Rule: TypeAlias = Callable[..., Any]
@@ -192,13 +192,15 @@ class Primitive:
         return _current_trace.get().process(self, operands, params)
 
     def out_avals(self, avals: tuple[Aval, ...], params: Params) -> tuple[Aval, ...]:
-        """Types of the outputs, from the abstract rule; cached."""
+        """Types of the outputs, from the abstract rule; cached unless a parameter is a program."""
         key = (avals, params)
         known = self._avals.get(key)
         if known is None:
             result = self.abstract(*avals, **params)
             single = (result,) if isinstance(result, Aval) else result
             known = tuple([intern(aval) for aval in single])
+            if next(sub_programs(params), None) is not None:
+                return known  # the cache would keep programs alive that nothing else needs
             if len(self._avals) >= _ABSTRACT_CACHE_LIMIT:
                 self._avals.clear()
             self._avals[tuple([intern(aval) for aval in avals]), params] = known

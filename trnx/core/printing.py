@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import html
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -227,6 +228,18 @@ def equation_text(equation: Equation) -> str:
         if isinstance(atom, Var):
             printer.define(atom)
     return printer.equation(equation, "").rstrip("\n")
+
+
+def program_html(program: Program) -> str:
+    """The text of a program as HTML: each equation shows the user's line on hover."""
+    marker = "\x00"
+    text = program_text(program, annotate=lambda equation: marker + str(equation.source))
+    lines = []
+    for line in text.split("\n"):
+        body, _, source = line.partition(f"  # {marker}")
+        title = f' title="{html.escape(source)}"' if source else ""
+        lines.append(f"<span{title}>{html.escape(body)}</span>")
+    return '<pre style="line-height: 1.3">' + "\n".join(lines) + "</pre>"
 
 
 def source_text(program: Program) -> str:

@@ -270,6 +270,11 @@ class Program:
 
         return program_text(self)
 
+    def _repr_html_(self) -> str:
+        from trnx.core.printing import program_html
+
+        return program_html(self)
+
     def __repr__(self) -> str:
         return f"<Program {self.name}: {len(self.inputs)} in, {len(self.outputs)} out>"
 

@@ -36,7 +36,11 @@ class Source:
     def __str__(self) -> str:
         if not self.file:
             return "unknown line"
-        where = f"{os.path.basename(self.file)}:{self.line}"
+        folder, name = os.path.split(self.file)
+        # Jupyter compiles each cell under a temporary name that changes from run to run.
+        if "ipykernel_" in folder or name.startswith("<ipython-input"):
+            name = "cell"
+        where = f"{name}:{self.line}"
         return f"{where} ({self.function})" if self.function else where
 
     @property

@@ -67,7 +67,13 @@ class LinearizeTrace(JVPTrace):
         if primitive.linearize is not None:
             outs, out_tangents = primitive.linearize(self.context, primals, tangents, **params)
             return outs, out_tangents
-        return apply_jvp(self.context, primitive, primals, tangents, params)
+        outs, out_tangents = apply_jvp(self.context, primitive, primals, tangents, params)
+        if primitive.jvp_all is not None:
+            for out in outs:
+                if isinstance(out, RecordTracer) and out._trace is self.tangents:
+                    # The rule computes primals and tangents in one equation: not separable.
+                    raise primitive.missing_rule("linearize")
+        return outs, out_tangents
 
     def end(self) -> None:
         super().end()
