@@ -177,7 +177,7 @@ def split_by_dimension(param: Param, access: HbmAccess) -> tuple[DimRange, ...] 
     walks: list[list[Span]] = [[] for _ in strides]
     rest: Index = access.offset
     for dim in order:
-        starts[dim], rest = _multiples(rest, strides[dim])
+        starts[dim], rest = multiples(rest, strides[dim])
     if rest != 0:
         return None
     for span in access.spans:
@@ -193,7 +193,7 @@ def split_by_dimension(param: Param, access: HbmAccess) -> tuple[DimRange, ...] 
     return tuple(DimRange(s, tuple(w)) for s, w in zip(starts, walks, strict=True))
 
 
-def _multiples(value: Index, stride: Index) -> tuple[Index, Index]:
+def multiples(value: Index, stride: Index) -> tuple[Index, Index]:
     """``(q, r)`` with ``value = q*stride + r``, r made of the terms stride does not divide."""
     if stride == 0:
         return 0, value
@@ -210,7 +210,7 @@ def _multiples(value: Index, stride: Index) -> tuple[Index, Index]:
             rest = add(rest, term)
         else:
             whole = add(whole, part)
-    constant, remainder = _multiples(value.const, stride)
+    constant, remainder = multiples(value.const, stride)
     return add(whole, constant), add(rest, remainder)
 
 

@@ -19,9 +19,10 @@ Each instruction records the line that is current (the user's line during loweri
 from __future__ import annotations
 
 import keyword
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -86,14 +87,14 @@ class KernelBuilder:
     """Builds one ``Kernel``; see the module docstring.
 
     Args:
-        name: the kernel's name.
+        name: the kernel's name; characters that no identifier has become ``_``.
         target: a row of ``targets.TARGETS`` by name; kept for the caller, the builder itself
             writes the same kernel for every target.
         source: the line of the kernel as a whole; the current line when None.
     """
 
     def __init__(self, name: str, target: str = "trn2", *, source: Source | None = None) -> None:
-        self.name = name
+        self.name = re.sub(r"\W", "_", name)
         self.target = target
         self._source = current_source() if source is None else source
         self._params: list[Param] = []
@@ -118,11 +119,11 @@ class KernelBuilder:
 
     def unique(self, base: str) -> str:
         """``base`` if it is free, else ``base1``, ``base2``, …; the name is then taken."""
-        _check_name(base, "name")
         name = base
-        while name in self._names:
+        while name in self._names or name in RESERVED or keyword.iskeyword(name):
             self._counters[base] = self._counters.get(base, 0) + 1
             name = f"{base}{self._counters[base]}"
+        _check_name(name, "name")
         self._names.add(name)
         return name
 
@@ -152,7 +153,9 @@ class KernelBuilder:
             raise TileError(message(f"role '{role}' of '{name}'", None, "Use in, out or inout"))
         counts = tuple(as_index(s) for s in shape)
         steps = None if strides is None else tuple(as_index(s) for s in strides)
-        declared = Param(self._exact(name, "parameter"), counts, as_dtype(dtype), role, steps)
+        declared = Param(self._exact(name, "parameter"), counts, as_dtype(dtype), role)
+        if steps is not None and steps != declared.element_strides:
+            declared = Param(name, counts, declared.dtype, role, steps)
         self._params.append(declared)
         spans = zip(declared.element_strides, counts, strict=True)
         return HbmView(declared, 0, tuple(Span(stride, count) for stride, count in spans))
@@ -218,6 +221,10 @@ class KernelBuilder:
         made = self.unique(name) if name else self._numbered("r")
         self._emit(RegisterMove(made, value))
         return symbol(made)
+
+    def declare_register(self, name: str = "") -> Expr:
+        """A register without a value yet: ``load_register(into=)`` or ``move_register`` sets it."""
+        return symbol(self.unique(name) if name else self._numbered("r"))
 
     def load_register(
         self, access: TileView | HbmView | Access, name: str = "", *, into: Index | None = None
@@ -377,12 +384,16 @@ class KernelBuilder:
         def __getattr__(self, op: str) -> Callable[..., None]: ...
 
 
-_RESERVED = ("inf", "load", "max", "min", "nan", "none", "reg", "true", "false", "_")
+_TEXT_WORDS = ("_", "inf", "load", "max", "min", "nan", "none", "reg", "true", "false")
+_NKI_WORDS = ("range", "float", "len", "tuple", "list", "nki", "nisa", "nl", "bool8", "INF", "NAN")
+_HELPERS = ("column", "repeat", "scatter_add")
+RESERVED: Final = frozenset((*_TEXT_WORDS, *_NKI_WORDS, *_HELPERS))
+"""Names with a meaning in the text form or in printed NKI source."""
 
 
 def _check_name(name: str, what: str) -> None:
     """Names are Python identifiers, so that every printed form can use them as they are."""
-    if not name.isidentifier() or keyword.iskeyword(name) or name in _RESERVED:
+    if not name.isidentifier() or keyword.iskeyword(name) or name in RESERVED:
         raise TileError(
             message(f"{what} '{name}' is no usable identifier", None, "Choose a plain Python name")
         )

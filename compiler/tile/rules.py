@@ -268,6 +268,17 @@ def _check_engine(context: Context, instruction: Instruction) -> None:
         legal = (("multiply",), ("add",), ("multiply", "add"))
         if ops not in legal or not set(ops) <= set(target.scalar_alu):
             context.fail("T8", f"operators {' then '.join(ops)} do not run on the scalar engine")
+    exact = isa.is_exact_integer(instruction, lambda a: _dtype(context, a))
+    if exact and engine == isa.GPSIMD:
+        if len(ops) > 1:
+            context.fail("T8", "exact 32-bit integers take one operator at a time")
+        narrow = [a for a in _tile_accesses(instruction) if _dtype(context, a).itemsize != 4]
+        if narrow:
+            context.fail(
+                "T10",
+                f"exact 32-bit integers do not mix with {context.dtype_name(narrow[0])}",
+                "Copy the narrow operand to a 32-bit tile with tensor_copy first",
+            )
     if instruction.op in ("tensor_tensor", "tensor_scalar", "scalar_tensor_tensor"):
         for name in ops:
             if engine not in isa.ALU[name].engines:

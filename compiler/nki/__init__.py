@@ -1,0 +1,1 @@
+"""NKI source: ``emit`` prints tile programs, ``read`` turns source back into kernels."""
