@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from trnx.compiler.sim.channels import Channel, DmaEngines
 from trnx.compiler.sim.frames import RowsView, Window
 from trnx.compiler.targets import Target
 from trnx.compiler.tile import isa
@@ -349,10 +350,9 @@ class Clock:
 
     target: Target
     queue_free: dict[str, float] = field(default_factory=dict)
-    dma_free: list[float] = field(default_factory=list)
-    dma_busy: list[float] = field(default_factory=list)
-    hbm_free: float = 0.0
-    port_free: dict[str, float] = field(default_factory=dict)
+    hbm: Channel = field(default_factory=Channel)
+    ports: dict[str, Channel] = field(default_factory=dict)
+    dma: DmaEngines = field(init=False)
     tile_ready: dict[str, tuple[str, float]] = field(default_factory=dict)
     queue_end: dict[str, float] = field(default_factory=dict)
     now: float = 0.0
@@ -364,8 +364,7 @@ class Clock:
     flops: int = 0
 
     def __post_init__(self) -> None:
-        self.dma_free = [0.0] * self.target.dma_engines
-        self.dma_busy = [0.0] * self.target.dma_engines
+        self.dma = DmaEngines(self.target.dma_engines)
 
     @property
     def total_ns(self) -> float:
@@ -376,6 +375,9 @@ class Clock:
         """Everything issued later starts after everything issued so far, plus ``extra_ns``."""
         self.now = max(self.now, self.total_ns) + extra_ns
         self.tile_ready.clear()
+        self.dma.forget()
+        for channel in (self.hbm, *self.ports.values()):
+            channel.forget()
 
     def issue(
         self,
@@ -415,9 +417,6 @@ class Clock:
         return times
 
     def _compute(self, item: Work, queue: str, start: float) -> Times:
-        port = self._port(item)
-        if port:
-            start = max(start, self.port_free.get(port, 0.0))
         issue = start
         if item.load_ns and start > self.queue_free.get(queue, 0.0):
             start += item.load_ns
@@ -426,8 +425,9 @@ class Clock:
             self.table_loads += 1
             start += self.target.activation_table_ns
         end = start + item.busy_ns
+        port = self._port(item)
         if port:
-            self.port_free[port] = end
+            start, end = self.ports.setdefault(port, Channel()).take(start, item.busy_ns)
         self.queue_free[queue] = end
         return Times(issue, start, end, end + self.target.latency_ns(item.engine))
 
@@ -442,19 +442,12 @@ class Clock:
     def _dma(self, item: Work, queue: str, issue: float) -> Times:
         target = self.target
         begin = issue + target.dma_start_ns
-        start, end = float("inf"), begin
-        for engine, amount in enumerate(item.engine_bytes):
-            if amount:
-                first = max(begin, self.dma_free[engine])
-                spent = amount / target.dma_engine_bytes_per_ns
-                self.dma_free[engine] = first + spent
-                self.dma_busy[engine] += spent
-                start, end = min(start, first), max(end, first + spent)
-        start = min(start, end)
+        rate = target.dma_engine_bytes_per_ns
+        start, end = self.dma.take(begin, [amount / rate for amount in item.engine_bytes])
         moved = item.hbm_read + item.hbm_write
         if moved:
-            self.hbm_free = max(self.hbm_free, begin) + moved / target.hbm_bytes_per_ns
-            end = max(end, self.hbm_free)
+            first, last = self.hbm.take(begin, moved / target.hbm_bytes_per_ns)
+            start, end = max(start, first), max(end, last)
         # A queue finishes in order.
         finish = max(end + target.dma_completion_ns, self.queue_end.get(item.queue, 0.0))
         self.queue_free[queue] = issue + item.busy_ns if target.concurrent_engines else end

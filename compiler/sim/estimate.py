@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 
+from trnx.compiler.sim.channels import Channel
 from trnx.compiler.sim.clock import Clock
 from trnx.compiler.sim.dependencies import Dependencies, Touch
 from trnx.compiler.sim.frames import Binding, Window
@@ -18,6 +20,7 @@ from trnx.compiler.sim.report import CostReport, make_report
 from trnx.compiler.sim.walk import Walk
 from trnx.compiler.tile.expr import Index, symbols
 from trnx.compiler.tile.ir import (
+    Alloc,
     Buffer,
     For,
     HbmAccess,
@@ -33,7 +36,7 @@ from trnx.compiler.tile.ir import (
 )
 
 PERIODS = (1, 2, 3, 4)
-"""Iterations after which a loop's state is compared with itself (rotating copies need two)."""
+"""Rotations of a loop's tiles after which its state is compared with itself."""
 TOLERANCE_NS = 1e-6
 
 
@@ -156,6 +159,9 @@ class Estimate(Walk):
 
     def _repeat(self, loop: For, indices: range, first: int, count: int) -> int:
         """Run ``count`` iterations of equal cost from ``first`` on; returns ``count``."""
+        # A period that is no multiple of the rotation would leave tiles at the wrong copy.
+        rotation = lcm(*(s.tile.copies for s in loop.body if isinstance(s, Alloc)))
+        periods = [rotation * k for k in PERIODS]
         states: list[_State] = [_State.of(self.clock, self.dependencies)]
         done = 0
         while done < count:
@@ -163,7 +169,7 @@ class Estimate(Walk):
             done += 1
             states.append(_State.of(self.clock, self.dependencies))
             left = count - done
-            for period in PERIODS:
+            for period in periods:
                 if left < period or len(states) <= 3 * period:
                     continue
                 step = _steady(states, period)
@@ -250,11 +256,11 @@ class _State:
 
     @staticmethod
     def of(clock: Clock, dependencies: Dependencies) -> _State:
-        times: dict[tuple[object, ...], float] = {("hbm",): clock.hbm_free, ("now",): clock.now}
+        times: dict[tuple[object, ...], float] = {("now",): clock.now}
         times |= {("queue", k): v for k, v in clock.queue_free.items()}
         times |= {("end", k): v for k, v in clock.queue_end.items()}
-        times |= {("port", k): v for k, v in clock.port_free.items()}
-        times |= {("dma", k): v for k, v in enumerate(clock.dma_free)}
+        for name, channel in _channels(clock):
+            times |= {(*name, age): edge for age, edge in enumerate(channel.edges())}
         times |= {("tile", k): ready for k, (_, ready) in clock.tile_ready.items()}
         for identity, kept in dependencies.history.items():
             # The youngest instances are the ones later iterations can wait for.
@@ -270,8 +276,14 @@ class _State:
         }
         counters |= {("busy", k): u.busy_ns for k, u in clock.usage.items()}
         counters |= {("count", k): u.instructions for k, u in clock.usage.items()}
-        counters |= {("dma busy", k): v for k, v in enumerate(clock.dma_busy)}
+        counters |= {("channel", *name): channel.busy for name, channel in _channels(clock)}
         return _State(times, counters, clock.table)
+
+
+def _channels(clock: Clock) -> list[tuple[tuple[str, object], Channel]]:
+    found: list[tuple[tuple[str, object], Channel]] = [(("hbm", 0), clock.hbm)]
+    found += [(("dma", k), channel) for k, channel in enumerate(clock.dma.channels)]
+    return found + [(("port", k), channel) for k, channel in clock.ports.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,17 +297,15 @@ class _Step:
         """Advance the clock by ``repeats`` periods."""
         add = {key: value * repeats for key, value in self.times.items()}
         count = {key: value * repeats for key, value in self.counters.items()}
-        clock.hbm_free += add[("hbm",)]
         clock.now += add[("now",)]
         for key in clock.queue_free:
             clock.queue_free[key] += add["queue", key]
         for key in clock.queue_end:
             clock.queue_end[key] += add["end", key]
-        for key in clock.port_free:
-            clock.port_free[key] += add["port", key]
-        for engine in range(len(clock.dma_free)):
-            clock.dma_free[engine] += add["dma", engine]
-            clock.dma_busy[engine] += count["dma busy", engine]
+        for name, channel in _channels(clock):
+            channel.busy += count["channel", *name]
+            if channel.ends:
+                channel.shift(add[*name, 0])
         for key, (queue, ready) in clock.tile_ready.items():
             clock.tile_ready[key] = (queue, ready + add["tile", key])
         for identity, kept in dependencies.history.items():
@@ -350,7 +360,8 @@ def _stays_ordered(
 
     If it were, the faster one would pass it later and the pattern of waits would change.
     """
-    queues = [key for key in now if key[0] in ("queue", "dma", "hbm") and step[key] > TOLERANCE_NS]
+    ends = [key for key in now if key[0] == "queue" or (key[0] in ("dma", "hbm") and key[2] == 0)]
+    queues = [key for key in ends if step[key] > TOLERANCE_NS]
     for a in queues:
         for b in queues:
             if step[a] < step[b] - TOLERANCE_NS and now[a] > now[b] + TOLERANCE_NS:

@@ -163,7 +163,7 @@ def make_report(
         total_us=total,
         launch_us=target.launch_ns / 1e3,
         queues=queues,
-        dma_busy_us=max(clock.dma_busy) / 1e3,
+        dma_busy_us=clock.dma.busiest / 1e3,
         hbm_read=clock.hbm_read,
         hbm_write=clock.hbm_write,
         flops=clock.flops,

@@ -62,11 +62,10 @@ class Timeline:
     events: tuple[Event, ...]
     cost: CostReport
 
-    @cached_property
+    @property
     def lanes(self) -> tuple[str, ...]:
-        """Queues with events, in display order."""
-        used = {event.queue for event in self.events}
-        return tuple(name for name in QUEUES if name in used)
+        """Every engine and DMA queue, idle ones too, in display order."""
+        return QUEUES
 
     @property
     def total_ns(self) -> float:
@@ -180,9 +179,9 @@ def source_text(source: Source | None) -> tuple[str, str]:
 
 
 def format_time(ns: float) -> str:
-    """A time with its unit: ``850 ns``, ``12.4 us``, ``3.21 ms``."""
+    """A time with its unit: ``850 ns``, ``12.4 µs``, ``3.21 ms``."""
     if ns < 1e3:
         return f"{ns:.0f} ns"
     if ns < 1e6:
-        return f"{ns / 1e3:.2f} us" if ns < 1e5 else f"{ns / 1e3:.1f} us"
+        return f"{ns / 1e3:.2f} µs" if ns < 1e5 else f"{ns / 1e3:.1f} µs"
     return f"{ns / 1e6:.2f} ms"
