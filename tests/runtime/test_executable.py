@@ -60,7 +60,6 @@ class Compiled:
 
     tile_program: TileProgram
     segments: tuple[Any, ...]
-    constants: tuple[np.ndarray, ...] = ()
 
 
 def buffers(text: str) -> tuple[Buffer, ...]:
@@ -94,27 +93,32 @@ def make(
     """An executable of one native segment."""
     tile = program(text, outputs)
     native = Native(body, len(tile.buffers))
-    compiled = Compiled(tile, (native,), (np.full(4, 100, np.float32),) * text.count(":constant"))
-    return Executable(compiled, NEURON, (F4,) * len(tile.outputs), bound), native
+    return Executable(Compiled(tile, (native,)), NEURON, (F4,) * len(tile.outputs), bound), native
 
 
-def test_inputs_outputs_temps_and_constants_have_their_slots() -> None:
+def test_inputs_outputs_and_temps_have_their_slots() -> None:
     """Any order of declaration; outputs and arena aligned; temps at their offsets."""
 
-    def body(a: int, t: int, y: int, c: int, u: int, b: int) -> None:
+    def body(a: int, t: int, y: int, u: int, b: int) -> None:
         floats(t)[:] = floats(a) * 2
-        floats(u)[:] = floats(t) + floats(c)
+        floats(u)[:] = floats(t) + 100
         floats(y)[:] = floats(u) - floats(b)
 
-    run, native = make("a:input t:temp y:output c:constant u:temp b:input", "y", body)
+    run, native = make("a:input t:temp y:output u:temp b:input", "y", body)
     a, b = from_host([1.0, 2.0, 3.0, 4.0]), from_host([1.0] * 4)
     for _ in range(3):
         (y,) = run([a, b])
         assert y.tolist() == [101.0, 103.0, 105.0, 107.0]
         assert (str(y.aval), y.device) == ("f32[4]", NEURON)
-    _, t, out, _, u, _ = native.seen[0]
+    _, t, out, u, _ = native.seen[0]
     assert t % 64 == out % 64 == 0
     assert u - t == 64
+
+
+def test_a_program_with_constants_is_refused() -> None:
+    """Captured arrays are inputs; a constant buffer would have no address."""
+    with pytest.raises(NativeError, match="Close it first"):
+        make("a:input c:constant y:output", "y", lambda *slots: None)
 
 
 def test_every_output_is_its_own_block() -> None:
@@ -165,7 +169,7 @@ def test_results_that_are_inputs_or_repeated() -> None:
 
 def increment(x: int, y: int) -> None:
     """In place when both are one address."""
-    floats(y)[:] = floats(y) + 1
+    floats(y)[:] = floats(x) + 1
 
 
 def test_donation_reuses_the_block() -> None:
@@ -180,8 +184,8 @@ def test_donation_reuses_the_block() -> None:
         x.tolist()
 
 
-def test_alias_without_donation_copies_first() -> None:
-    """The kernel finds the old contents in the output; the input keeps its values."""
+def test_alias_without_donation_gets_a_block_of_its_own() -> None:
+    """The input keeps its values."""
     run, _ = make("x:input y:output=x", "y", increment)
     x = from_host([1.0] * 4)
     (y,) = run([x])

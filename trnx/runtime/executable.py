@@ -20,12 +20,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trnx.core import config, dtypes
+from trnx.core import config
 from trnx.core.avals import Aval, static_size
 from trnx.core.errors import ShapeError, TrnxError, UnsupportedError, message
-from trnx.runtime.array import Array, array_type, donate, fill_from, make_array
+from trnx.runtime.array import Array, array_type, donate, make_array
 from trnx.runtime.devices import Device
-from trnx.runtime.memory import Block, allocate, copy_bytes, numpy_view
+from trnx.runtime.memory import Block, allocate, numpy_view
 
 _Entry = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p)
 
@@ -42,7 +42,7 @@ class NativeError(TrnxError, RuntimeError):
 
 
 class CompiledProgram(Protocol):
-    """What the compiler hands over; see `trnx.compiler.pipeline.Compiled`."""
+    """What an executable needs; `trnx.runtime.compiled.Compiled` has it."""
 
     @property
     def tile_program(self) -> Any:
@@ -51,10 +51,6 @@ class CompiledProgram(Protocol):
     @property
     def segments(self) -> Sequence[Any]:
         """Native segments (with `address`) and host segments (`function`, `ins`, `outs`)."""
-
-    @property
-    def constants(self) -> Sequence[np.ndarray]:
-        """Arrays the compiler made, in the order of the `constant` buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +93,8 @@ class Executable:
     """
 
     __slots__ = (
-        "bound", "compiled", "device", "name", "out_avals", "_arena_bytes", "_buffers",
-        "_constants", "_entry", "_fixed", "_order", "_pack", "_plain", "_results", "_temps",
-        "_timed", "_types",
+        "bound", "compiled", "device", "name", "out_avals", "_arena_bytes", "_buffers", "_entry",
+        "_order", "_pack", "_plain", "_results", "_temps", "_timed", "_types",
     )  # fmt: skip
 
     def __init__(
@@ -120,19 +115,14 @@ class Executable:
         by_kind: dict[str, list[int]] = {"input": [], "constant": [], "output": [], "temp": []}
         for index, buffer in enumerate(tile.buffers):
             by_kind[buffer.kind].append(index)
-        self._constants = tuple(
-            fill_from(value, Aval(value.shape, dtypes.as_dtype(value.dtype)), device)
-            for value in compiled.constants
-        )
-        if len(self._constants) != len(by_kind["constant"]):
+        if by_kind["constant"]:
             raise NativeError(
-                f"Program {self.name} declares {len(by_kind['constant'])} constants and brings "
-                f"{len(self._constants)}."
+                f"Program {self.name} was compiled with constants of its own. "
+                "Close it first with constants_to_inputs."
             )
-        self._fixed = [array._address for array in self._constants]
         self._arena_bytes: int = tile.arena_bytes
         self._temps = tuple(tile.buffers[i].offset for i in by_kind["temp"])
-        # `run` gathers inputs, constants, outputs, temps; this gives their order of declaration.
+        # `run` gathers inputs, outputs, temps; this gives their order of declaration.
         gathered = [i for indices in by_kind.values() for i in indices]
         order = sorted(range(len(gathered)), key=gathered.__getitem__)
         self._order = None if order == list(range(len(order))) else tuple(order)
@@ -197,7 +187,7 @@ class Executable:
     def _call_aliased(
         self, inputs: Sequence[Array], registers: Sequence[int], donated: Sequence[int]
     ) -> list[Array]:
-        """A call with donated inputs, or with results that are inputs or constants."""
+        """A call with donated inputs, or with results that are inputs."""
         arrays = [*self.bound, *inputs]
         uses = Counter(id(array._owner) for array in arrays)
         free = {
@@ -214,10 +204,7 @@ class Executable:
                 blocks.append(arrays[alias]._owner)
                 free.discard(alias)
                 continue
-            block = allocate(buffer.nbytes)
-            if alias is not None:
-                copy_bytes(block.address, addresses[alias], buffer.nbytes)
-            blocks.append(block)
+            blocks.append(allocate(buffer.nbytes))
         handed_through = {("input", i): (addresses[i], arrays[i]._owner) for i in passed_on}
         keep = [donate(array) for array in {id(inputs[p]): inputs[p] for p in donated}.values()]
         self.run(addresses, [block.address for block in blocks], registers)
@@ -232,10 +219,8 @@ class Executable:
                 continue
             if role == "output":
                 address, owner = blocks[index].address, blocks[index]
-            elif role == "input":
-                address, owner = handed_through[place]
             else:
-                address, owner = self._constants[index]._address, self._constants[index]._owner
+                address, owner = handed_through[place]
             if array is not None or role != "output":
                 owner.pinned = True
             made[place] = new = make_array(address, kind, owner)
@@ -257,7 +242,7 @@ class Executable:
             NativeError: native code reported an error.
         """
         arena = allocate(self._arena_bytes) if self._arena_bytes else None
-        slots = [*inputs, *self._fixed, *outputs]
+        slots = [*inputs, *outputs]
         if self._temps:
             base = arena.address if arena is not None else 0
             slots += [base + offset for offset in self._temps]

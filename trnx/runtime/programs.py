@@ -9,16 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from trnx.compiler import host, pipeline
-from trnx.core import config
+import numpy as np
+
+from trnx.compiler import host
+from trnx.core import Aval, config
 from trnx.core.errors import TraceError, message
 from trnx.core.program import Program, constants_to_inputs, fingerprint, prune
-from trnx.core.tracing import Tracer
+from trnx.core.tracing import Tracer, trace_program
+from trnx.ops import functions
 from trnx.runtime.array import Array
 from trnx.runtime.cache import CacheKey, CompileCache, code_version
-from trnx.runtime.convert import from_host
-from trnx.runtime.devices import Device
+from trnx.runtime.compiled import Compiled, compile_program, load
+from trnx.runtime.convert import from_host, place
+from trnx.runtime.devices import CPU, Device
 from trnx.runtime.executable import Executable
+from trnx.runtime.narrow import NarrowedExecutable, is_narrowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +51,7 @@ class CompileEvent:
 compile_listeners: list[Callable[[CompileEvent], None]] = []
 """Called with each CompileEvent; `trnx.testing.count_compiles` adds one."""
 
-compile_cache: CompileCache[pipeline.Compiled] = CompileCache(
-    pipeline.Compiled.serialize, pipeline.load_compiled
-)
+compile_cache: CompileCache[Compiled] = CompileCache(Compiled.serialize, load)
 """The cache all programs of the process share."""
 
 
@@ -94,14 +97,18 @@ def executable_for(
     key = cache_key(closed, device, shifted)
     origin = "cache"
 
-    def build() -> pipeline.Compiled:
+    def build() -> Compiled:
         nonlocal origin
         origin = "compiled"
-        return pipeline.compile_program(closed, device.target, {"donated": shifted})
+        return compile_program(closed, device.target, shifted)
 
     compiled = compile_cache.get_or_build(key, build)
     bound: list[Array] = [from_host(value, device=device) for value in constants]
-    executable = Executable(compiled, device, program.out_avals, bound)
+    executable: Executable
+    if is_narrowed(compiled, closed.in_avals, program.out_avals):
+        executable = NarrowedExecutable(compiled, device, program.out_avals, bound, _convert)
+    else:
+        executable = Executable(compiled, device, program.out_avals, bound)
     event = CompileEvent(
         kind,
         program.name,
@@ -121,6 +128,19 @@ def executable_for(
     return executable
 
 
+def _convert(array: Array, dtype: np.dtype[Any], device: Device) -> Array:
+    """An array of another dtype, by a program of device `cpu`."""
+    aval = array.aval.with_dtype(array.dtype)
+    key = (aval, dtype)
+    program = _conversions.get(key)
+    if program is None:
+        program = trace_program(lambda x: [functions.convert(x, dtype)], [aval], "convert")
+        _conversions[key] = program
+    (result,) = cached_executable(program, CPU)([array])
+    return place(result, device, None)
+
+
+_conversions: dict[tuple[Aval, np.dtype[Any]], Program] = {}
 _by_program: WeakKeyDictionary[Program, dict[tuple[str, str], Executable]] = WeakKeyDictionary()
 
 
