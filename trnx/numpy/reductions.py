@@ -1,0 +1,283 @@
+"""Reductions: sums, means, extrema and their kin over one, several or all axes.
+
+bf16 and f16 accumulate in f32 and round once. Integer sums narrower than 32 bits, and of bools, are
+int32 or uint32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from trnx.core import Dim, ShapeError, Size, UnsupportedError, aval_of, dtypes, message
+from trnx.numpy._operands import (
+    Array,
+    ArrayLike,
+    as_float,
+    as_operand,
+    cast,
+    normal_axes,
+    normal_axis,
+)
+from trnx.numpy.elementwise import as_bool
+from trnx.ops import functions as op
+
+Axis = int | Sequence[int] | None
+
+
+def with_axes(reduced: Array, shape: Sequence[Size], axes: Sequence[int], keep: bool) -> Array:
+    """A reduction's result, with axes of size 1 for the ones it lost when `keep`."""
+    if not keep:
+        return reduced
+    return op.reshape(reduced, [1 if axis in axes else size for axis, size in enumerate(shape)])
+
+
+def _reduce(
+    name: str, function: Callable[..., Array], x: Array, axis: Axis, keepdims: bool
+) -> Array:
+    aval = aval_of(x)
+    axes = normal_axes(name, axis, aval)
+    return with_axes(function(x, axes), aval.shape, axes, keepdims)
+
+
+def count_of(x: Array, axes: Sequence[int]) -> Size:
+    """Number of elements that a reduction over `axes` combines."""
+    total: Size = 1
+    for axis in axes:
+        total = total * aval_of(x).shape[axis]
+    return total
+
+
+def _accumulated(x: Array) -> Array:
+    """x in the dtype that sums are kept in: at least f32, int32 or uint32."""
+    dtype = aval_of(x).dtype
+    if dtype in (dtypes.bfloat16, dtypes.float16):
+        return cast(x, dtypes.float32)
+    return cast(x, _sum_dtype(dtype))
+
+
+def _sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype == dtypes.bool_ or (dtypes.is_signed_integer(dtype) and dtype.itemsize < 4):
+        return dtypes.int32
+    if dtypes.is_unsigned_integer(dtype) and dtype.itemsize < 4:
+        return dtypes.uint32
+    return dtype
+
+
+def sum(x: ArrayLike, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
+    """Sum over `axis` (None: all). `dtype` is that of the result and of integer accumulation."""
+    x = as_operand(x)
+    x = cast(x, _sum_dtype(aval_of(x).dtype) if dtype is None else dtypes.as_dtype(dtype))
+    return _reduce("sum", op.reduce_sum, x, axis, keepdims)
+
+
+def mean(x: ArrayLike, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
+    """Mean over `axis` (None: all); integers give float32. NaN over no elements."""
+    x = as_float("mean", x)
+    target = aval_of(x).dtype if dtype is None else dtypes.as_dtype(dtype)
+    axes = normal_axes("mean", axis, aval_of(x))
+    wide = _accumulated(cast(x, target) if dtype is not None else x)
+    total = op.reduce_sum(wide, axes)
+    count = op.dim_size(count_of(x, axes), aval_of(wide).dtype)
+    return with_axes(cast(op.div(total, count), target), aval_of(x).shape, axes, keepdims)
+
+
+def var(
+    x: ArrayLike, axis: Axis = None, correction: float = 0, keepdims: bool = False, ddof: float = 0
+) -> Array:
+    """Mean squared deviation from the mean; ``count - correction`` divides (or NumPy's `ddof`)."""
+    x = as_float("var", x)
+    axes = normal_axes("var", axis, aval_of(x))
+    wide = _accumulated(x)
+    centred = op.sub(wide, _repeat(mean(wide, axes, keepdims=True), wide))
+    total = op.reduce_sum(op.mul(centred, centred), axes)
+    count = op.dim_size(count_of(x, axes), aval_of(wide).dtype)
+    if correction or ddof:
+        count = op.sub(count, float(correction or ddof))
+    result = cast(op.div(total, count), aval_of(x).dtype)
+    return with_axes(result, aval_of(x).shape, axes, keepdims)
+
+
+def std(
+    x: ArrayLike, axis: Axis = None, correction: float = 0, keepdims: bool = False, ddof: float = 0
+) -> Array:
+    """Square root of the variance; its gradient where the variance is 0 is 0."""
+    return safe_sqrt(var(x, axis, correction, keepdims, ddof))
+
+
+def safe_sqrt(x: Array) -> Array:
+    """sqrt(x) whose derivative at 0 is 0 instead of infinite."""
+    zero = op.eq(x, 0.0)
+    return op.select(zero, 0.0, op.sqrt(op.select(zero, 1.0, x)))
+
+
+def _repeat(x: Array, like: Array) -> Array:
+    shape = aval_of(like).shape
+    return op.broadcast(x, shape, range(len(shape)))
+
+
+def prod(x: ArrayLike, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
+    """Product over `axis` (None: all).
+
+    Raises:
+        UnsupportedError: an axis has a symbolic size.
+    """
+    x = as_operand(x)
+    x = cast(x, _sum_dtype(aval_of(x).dtype) if dtype is None else dtypes.as_dtype(dtype))
+    aval = aval_of(x)
+    axes = normal_axes("prod", axis, aval)
+    out = _accumulated(x)
+    for a in axes:
+        out = _halved(out, a)
+    out = cast(out, aval.dtype)
+    kept = [size for a, size in enumerate(aval.shape) if a not in axes]
+    return with_axes(op.reshape(out, kept), aval.shape, axes, keepdims)
+
+
+def _halved(x: Array, axis: int) -> Array:
+    """The product along `axis`, by multiplying halves: log2(n) steps, differentiable at zeros."""
+    size = aval_of(x).shape[axis]
+    if isinstance(size, Dim):
+        raise UnsupportedError(
+            message(f"prod over the symbolic size {size}", None, "Use a static size")
+        )
+    if size == 0:
+        shape = [1 if i == axis else s for i, s in enumerate(aval_of(x).shape)]
+        return op.full(shape, op.scalar(1, aval_of(x).dtype))
+    while size > 1:
+        half = size // 2
+        product = op.mul(op.slice_axis(x, 0, half, axis), op.slice_axis(x, half, 2 * half, axis))
+        rest = [op.slice_axis(x, 2 * half, size, axis)] if size % 2 else []
+        x = op.concatenate([product, *rest], axis)
+        size = size - half
+    return x
+
+
+def _not_empty(name: str, x: Array, axes: Sequence[int]) -> None:
+    count = count_of(x, axes)
+    if isinstance(count, int) and count == 0:
+        raise ShapeError(
+            message(f"{name} of {aval_of(x)} over no elements", None, "Test the size first")
+        )
+
+
+def max(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Maximum over `axis` (None: all); NaN wins.
+
+    Raises:
+        ShapeError: no elements.
+    """
+    x = as_operand(x)
+    _not_empty("max", x, normal_axes("max", axis, aval_of(x)))
+    return _reduce("max", op.reduce_max, x, axis, keepdims)
+
+
+def min(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Minimum over `axis` (None: all); NaN wins.
+
+    Raises:
+        ShapeError: no elements.
+    """
+    x = as_operand(x)
+    _not_empty("min", x, normal_axes("min", axis, aval_of(x)))
+    return _reduce("min", op.reduce_min, x, axis, keepdims)
+
+
+amax, amin = max, min
+
+
+def any(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """True where any element is nonzero; False over no elements."""
+    return _reduce("any", op.reduce_max, as_bool(x), axis, keepdims)
+
+
+def all(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """True where every element is nonzero; True over no elements."""
+    return _reduce("all", op.reduce_min, as_bool(x), axis, keepdims)
+
+
+def _arg(
+    name: str, function: Callable[..., Array], x: ArrayLike, axis: int | None, keepdims: bool
+) -> Array:
+    x = as_operand(x)
+    aval = aval_of(x)
+    if axis is None:
+        out = function(op.reshape(x, (aval.size,)), 0)
+        return op.reshape(out, (1,) * aval.ndim) if keepdims else out
+    number = normal_axis(name, axis, aval)
+    return with_axes(function(x, number), aval.shape, (number,), keepdims)
+
+
+def argmax(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+    """int32 index of the first maximum along `axis` (None: of the flattened array); NaN wins."""
+    return _arg("argmax", op.argmax, x, axis, keepdims)
+
+
+def argmin(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+    """int32 index of the first minimum along `axis` (None: of the flattened array); NaN wins."""
+    return _arg("argmin", op.argmin, x, axis, keepdims)
+
+
+def count_nonzero(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """int32 number of nonzero elements."""
+    return sum(as_bool(x), axis, dtypes.int32, keepdims)
+
+
+def ptp(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Maximum minus minimum."""
+    return op.sub(max(x, axis, keepdims), min(x, axis, keepdims))
+
+
+def average(x: ArrayLike, axis: Axis = None, weights: ArrayLike | None = None) -> Array:
+    """Mean over `axis`, weighted by `weights` of the same shape when given."""
+    if weights is None:
+        return mean(x, axis)
+    from trnx.numpy.elementwise import divide, multiply
+
+    return divide(sum(multiply(x, weights), axis), sum(_repeat(weights, x), axis))
+
+
+def cumsum(x: ArrayLike, axis: int | None = None, dtype: Any = None) -> Array:
+    """Running sum along `axis` (None: of the flattened array): log2(n) shifted additions.
+
+    Raises:
+        UnsupportedError: the axis has a symbolic size.
+    """
+    x = as_operand(x)
+    if axis is None:
+        x = op.reshape(x, (aval_of(x).size,))
+        axis = 0
+    x = cast(x, _sum_dtype(aval_of(x).dtype) if dtype is None else dtypes.as_dtype(dtype))
+    aval = aval_of(x)
+    number = normal_axis("cumsum", axis, aval)
+    size = aval.shape[number]
+    if isinstance(size, Dim):
+        raise UnsupportedError(
+            message(f"cumsum over the symbolic size {size}", None, "Use a static size")
+        )
+    out = _accumulated(x)
+    shift = 1
+    while shift < size:
+        low = [shift if a == number else 0 for a in range(aval.ndim)]
+        moved = op.pad(op.slice_axis(out, 0, size - shift, number), 0, low, [0] * aval.ndim)
+        out = op.add(out, moved)
+        shift *= 2
+    return cast(out, aval.dtype)
+
+
+def logsumexp(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """log(sum(exp(x))) without overflow; -inf when every element is -inf."""
+    x = as_float("logsumexp", x)
+    aval = aval_of(x)
+    axes = normal_axes("logsumexp", axis, aval)
+    wide = _accumulated(x)
+    top = op.stop_gradient(op.reduce_max(wide, axes))
+    # An infinite maximum would make inf - inf; 0 leaves exp(-inf) = 0 and exp(inf) = inf.
+    top = op.select(op.lt(op.abs(top), math.inf), top, 0.0)
+    kept = [a for a in range(aval.ndim) if a not in axes]
+    shifted = op.sub(wide, op.broadcast(top, aval.shape, kept))
+    out = op.add(op.log(op.reduce_sum(op.exp(shifted), axes)), top)
+    return with_axes(cast(out, aval.dtype), aval.shape, axes, keepdims)
