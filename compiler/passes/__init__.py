@@ -1,0 +1,1 @@
+"""Compiler passes; `trnx.compiler.pipeline` lists them in order."""

@@ -1,0 +1,509 @@
+"""Fusion: equations become groups, each of which will be one kernel.
+
+Greedy in program order. An equation joins the groups that compute its operands when the result is
+still one loop nest that a kernel family can lower, every value written to memory is written once,
+and no group would wait for itself. Views are never grouped on their own: inside a group they vanish
+into the iteration space, and in front of a group they become access patterns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trnx.compiler.kernels.contraction import classify_contraction
+from trnx.compiler.kernels.group import Graph, NotFusable, build_graph
+from trnx.compiler.kernels.registry import VIEWS, Kind, kind_of
+from trnx.compiler.kernels.space import StridedView, dense_view, to_indices
+from trnx.compiler.passes.identity import COPY
+from trnx.compiler.targets import Target
+from trnx.core import Atom, Equation, LoweringError, Params, Program, Var, message, same_shape
+
+MAX_GROUP = 512
+"""Equations of one group: bounds the size of a kernel."""
+
+_NESTS = frozenset({Kind.ELEMENTWISE, Kind.IOTA, Kind.REDUCE, Kind.CONTRACTION, Kind.TAKE})
+_BIJECTIVE = frozenset({Kind.BROADCAST, Kind.RESHAPE, Kind.TRANSPOSE})
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Equations that become one kernel (or one host call).
+
+    Attributes:
+        family: ``row``, ``contraction``, ``movement``, ``scatter`` or ``host``.
+        equations: in program order, with the views that vanish into the kernel.
+        outputs: variables the kernel writes to memory.
+    """
+
+    family: str
+    equations: tuple[Equation, ...]
+    outputs: tuple[Var, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FusedProgram:
+    """A program cut into groups.
+
+    Attributes:
+        program: inputs, constants and outputs; every output is an input, a constant or written by
+            a group.
+        groups: in an order in which producers come first.
+        views: where each variable that is read from memory lies.
+    """
+
+    program: Program
+    groups: tuple[Group, ...]
+    views: Mapping[Var, StridedView]
+
+    def __str__(self) -> str:
+        from trnx.compiler.passes.text import fused_text
+
+        return fused_text(self)
+
+
+@dataclass(slots=True)
+class _Cluster:
+    """A group being formed: numbers of its equations, and bits of the clusters it needs."""
+
+    members: list[int]
+    needs: int = 0
+    kinds: set[Kind] = field(default_factory=set)
+
+
+class Fuser:
+    """Forms the groups of one program."""
+
+    def __init__(
+        self,
+        program: Program,
+        target: Target,
+        input_views: Mapping[Var, StridedView] | None = None,
+    ) -> None:
+        self.target = target
+        self.given = dict(input_views or {})
+        self.program = _with_written_outputs(program)
+        self.views: dict[Var, StridedView | None] = {}
+        self.equations: list[Equation] = []
+        self.made_by: dict[Var, int] = {}
+        self._lay_out()
+        self.kinds = [kind_of(e.primitive.name) for e in self.equations]
+        self.users: dict[Var, list[int]] = {}
+        self.in_memory: set[Var] = set()
+        self._find_users()
+        self.clusters: dict[int, _Cluster] = {}
+        self.cluster_of: dict[int, int] = {}
+        self.moved: dict[int, int] = {}
+
+    # Preparation --------------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        """Find where values lie, and copy views that no access pattern expresses where one must."""
+        self.renamed: dict[Var, Var] = {}
+        for equation in self.program.equations:
+            kind = kind_of(equation.primitive.name)
+            inputs: list[Atom] = [
+                self.renamed.get(a, a) if isinstance(a, Var) else a for a in equation.inputs
+            ]
+            for position, atom in enumerate(inputs):
+                if isinstance(atom, Var) and _reads_memory(kind, position):
+                    if self.view(atom) is None:
+                        inputs[position] = self._copy(atom, equation)
+            made = Equation(
+                equation.primitive, tuple(inputs), equation.outputs, equation.params,
+                equation.source,
+            )  # fmt: skip
+            self._append(made)
+
+    def _append(self, equation: Equation) -> None:
+        for var in equation.outputs:
+            self.made_by[var] = len(self.equations)
+        self.equations.append(equation)
+
+    def _copy(self, var: Var, user: Equation) -> Var:
+        copy = Var(var.aval)
+        self._append(Equation(COPY, (var,), (copy,), Params({}), user.source))
+        self.renamed[var] = copy
+        return copy
+
+    def view(self, var: Var) -> StridedView | None:
+        """The variable as an access pattern of a buffer; None when it is no affine view of one."""
+        if var in self.views:
+            return self.views[var]
+        found = self.given.get(var)
+        number = self.made_by.get(var)
+        if found is None and number is not None:
+            equation = self.equations[number]
+            kind = kind_of(equation.primitive.name)
+            if kind in VIEWS:
+                source = equation.inputs[0]
+                below = self.view(source) if isinstance(source, Var) else None
+                found = None if below is None else _viewed(below, equation, kind)
+                self.views[var] = found
+                return found
+        self.views[var] = found = dense_view(var) if found is None else found
+        return found
+
+    def _find_users(self) -> None:
+        """Which compute equations use a value through views, and what must lie in memory."""
+        for number, equation in enumerate(self.equations):
+            if self.kinds[number] in VIEWS:
+                continue
+            for position, atom in enumerate(equation.inputs):
+                if isinstance(atom, Var):
+                    forced = _reads_memory(self.kinds[number], position)
+                    self._use(atom, number, forced)
+        for atom in self.program.outputs:
+            if isinstance(atom, Var):
+                self.in_memory.add(atom)
+
+    def _use(self, var: Var, user: int, forced: bool) -> None:
+        """Note a use of `var` and of what it is a view of."""
+        while True:
+            number = self.made_by.get(var)
+            if forced and (number is None or self.kinds[number] not in VIEWS):
+                self.in_memory.add(var)
+            self.users.setdefault(var, []).append(user)
+            if number is None or self.kinds[number] not in VIEWS:
+                return
+            forced = forced or self.kinds[number] is Kind.LEAF_VIEW
+            source = self.equations[number].inputs[0]
+            if not isinstance(source, Var):
+                return
+            var = source
+
+    # Formation ----------------------------------------------------------------------------------
+
+    def run(self) -> FusedProgram:
+        """Form the groups."""
+        for number in range(len(self.equations)):
+            if self.kinds[number] not in VIEWS:
+                self._place(number)
+        order = self._ordered()
+        groups = tuple(self._finish(self.clusters[c]) for c in order)
+        views = {var: view for var, view in self.views.items() if view is not None}
+        return FusedProgram(self.program, groups, views)
+
+    def cluster(self, number: int) -> int:
+        """The cluster an equation is in now."""
+        return self.cluster_of[number]
+
+    def _producer(self, var: Var) -> tuple[int | None, bool]:
+        """The compute equation behind a variable, and whether only vanishing views lie between."""
+        direct = True
+        while True:
+            number = self.made_by.get(var)
+            if number is None or self.kinds[number] not in VIEWS:
+                return number, direct
+            direct = direct and self.kinds[number] in _BIJECTIVE
+            source = self.equations[number].inputs[0]
+            if not isinstance(source, Var):
+                return None, direct
+            var = source
+
+    def _place(self, number: int) -> None:
+        equation, kind = self.equations[number], self.kinds[number]
+        joins: list[int] = []
+        needs = 0
+        for position, atom in enumerate(equation.inputs):
+            if not isinstance(atom, Var):
+                continue
+            producer, direct = self._producer(atom)
+            if producer is None:
+                continue
+            cluster = self.cluster_of[producer]
+            needs |= 1 << cluster
+            free = direct and not _reads_memory(kind, position)
+            if free and kind in _NESTS and cluster not in joins:
+                if self.clusters[cluster].kinds <= _NESTS:
+                    joins.append(cluster)
+        for chosen in _subsets(joins):
+            if self._may_join(number, chosen, needs):
+                self._merge(number, chosen, needs)
+                return
+        self.clusters[number] = _Cluster([number], needs, {kind})
+        self.cluster_of[number] = number
+
+    def _reach(self, needs: int) -> int:
+        """All clusters that lie below the given ones, themselves included."""
+        seen, open_set = 0, needs
+        while open_set:
+            low = open_set & -open_set
+            open_set ^= low
+            if seen & low:
+                continue
+            seen |= low
+            open_set |= self.clusters[low.bit_length() - 1].needs & ~seen
+        return seen
+
+    def _may_join(self, number: int, chosen: Sequence[int], needs: int) -> bool:
+        inside = 0
+        for cluster in chosen:
+            inside |= 1 << cluster
+        outside = needs
+        for cluster in chosen:
+            outside |= self.clusters[cluster].needs
+        if self._reach(outside & ~inside) & inside:
+            return False  # a group outside would need the merged group and be needed by it
+        members = sorted([number, *(m for c in chosen for m in self.clusters[c].members)])
+        if len(members) > MAX_GROUP:
+            return False
+        if len(chosen) == 1 and self._is_plain(number, chosen[0]):
+            return True
+        try:
+            self._graph(members)
+        except NotFusable:
+            return False
+        return True
+
+    def _is_plain(self, number: int, cluster: int) -> bool:
+        """Whether the equation only continues a value of the cluster element by element."""
+        if self.kinds[number] is not Kind.ELEMENTWISE:
+            return False
+        equation = self.equations[number]
+        shape = equation.outputs[0].aval.shape
+        inside = False
+        for atom in equation.inputs:
+            if not isinstance(atom, Var):
+                continue
+            if not same_shape(atom.aval.shape, shape):
+                return False
+            made = self.made_by.get(atom)
+            if made is not None and self.kinds[made] in VIEWS:
+                return False
+            inside = inside or (made is not None and self.cluster_of.get(made) == cluster)
+        return inside
+
+    def _merge(self, number: int, chosen: Sequence[int], needs: int) -> None:
+        keep = chosen[0]
+        merged = self.clusters[keep]
+        for other in chosen[1:]:
+            gone = self.clusters.pop(other)
+            merged.members += gone.members
+            merged.needs |= gone.needs
+            merged.kinds |= gone.kinds
+            for member in gone.members:
+                self.cluster_of[member] = keep
+            for cluster in self.clusters.values():
+                if cluster.needs >> other & 1:
+                    cluster.needs = cluster.needs & ~(1 << other) | 1 << keep
+            needs = needs & ~(1 << other) | (1 << keep if needs >> other & 1 else 0)
+        merged.members.append(number)
+        merged.members.sort()
+        merged.kinds.add(self.kinds[number])
+        merged.needs = (merged.needs | needs) & ~(1 << keep)
+        for other in chosen[1:]:
+            merged.needs &= ~(1 << other)
+        self.cluster_of[number] = keep
+
+    # Graphs -------------------------------------------------------------------------------------
+
+    def _graph(self, members: Sequence[int]) -> Graph:
+        """The loop nest of a cluster; NotFusable when no kernel family lowers it."""
+        equations, outputs = self._body(members)
+        views = _ViewLookup(self)
+        graph = build_graph(equations, views, outputs)
+        check_nest(graph, self.target)
+        return graph
+
+    def _body(self, members: Sequence[int]) -> tuple[list[Equation], list[Var]]:
+        """Equations with the views between them, and the values that leave the cluster."""
+        inside = set(members)
+        body: list[Equation] = []
+        defined: set[Var] = set()
+
+        def bring(var: Var) -> None:
+            if var in defined:
+                return
+            number = self.made_by.get(var)
+            if number is None or self.kinds[number] not in VIEWS:
+                return
+            producer, direct = self._producer(var)
+            source = self.equations[number].inputs[0]
+            internal = producer in inside and direct
+            literal = producer is None and not isinstance(source, Var)
+            if internal or literal or self.view(var) is None:
+                if isinstance(source, Var):
+                    bring(source)
+                body.append(self.equations[number])
+                defined.add(var)
+
+        for number in members:
+            equation = self.equations[number]
+            for position, atom in enumerate(equation.inputs):
+                if isinstance(atom, Var) and not _reads_memory(self.kinds[number], position):
+                    bring(atom)
+            body.append(equation)
+            defined.update(equation.outputs)
+        outputs = [
+            var
+            for number in members
+            for var in self.equations[number].outputs
+            if var in self.in_memory or any(u not in inside for u in self.users.get(var, ()))
+        ]
+        return body, outputs
+
+    def _finish(self, cluster: _Cluster) -> Group:
+        members = sorted(cluster.members)
+        kinds = cluster.kinds
+        equations, outputs = self._body(members)
+        for equation in equations:
+            for atom in equation.inputs:
+                if isinstance(atom, Var):
+                    self.view(atom)
+        if not outputs:  # nothing reads it; kept for its effect
+            outputs = list(self.equations[members[-1]].outputs)
+        family = "row"
+        if Kind.CONTRACTION in kinds:
+            family = "contraction"
+        elif Kind.MOVEMENT in kinds:
+            family = "movement"
+        elif Kind.SCATTER in kinds:
+            family = "scatter"
+        elif not kinds <= _NESTS:
+            family = "host"
+        return Group(family, tuple(equations), tuple(outputs))
+
+    def _ordered(self) -> list[int]:
+        """Clusters with producers first, otherwise in program order of their last equation."""
+        import heapq
+
+        waiting = {c: cluster.needs for c, cluster in self.clusters.items()}
+        ready = [(max(self.clusters[c].members), c) for c, n in waiting.items() if not n]
+        heapq.heapify(ready)
+        order: list[int] = []
+        while ready:
+            _, done = heapq.heappop(ready)
+            order.append(done)
+            for other, needs in waiting.items():
+                if needs >> done & 1:
+                    waiting[other] = needs & ~(1 << done)
+                    if not waiting[other]:
+                        heapq.heappush(ready, (max(self.clusters[other].members), other))
+        assert len(order) == len(self.clusters), "groups wait for each other"
+        return order
+
+
+class _ViewLookup(Mapping[Var, StridedView]):
+    """The views of a fuser, found on demand."""
+
+    def __init__(self, fuser: Fuser) -> None:
+        self.fuser = fuser
+
+    def __getitem__(self, var: Var) -> StridedView:
+        found = self.fuser.view(var)
+        if found is None:
+            raise KeyError(var)
+        return found
+
+    def __contains__(self, var: object) -> bool:
+        return isinstance(var, Var) and self.fuser.view(var) is not None
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(self.fuser.views)
+
+    def __len__(self) -> int:
+        return len(self.fuser.views)
+
+
+def _subsets(joins: Sequence[int]) -> Iterable[Sequence[int]]:
+    """Sets of clusters to try to join, larger and later ones first."""
+    if not joins:
+        return
+    yield tuple(joins)
+    if len(joins) > 2:
+        for left_out in joins:
+            yield tuple(c for c in joins if c != left_out)
+    if len(joins) > 1:
+        for one in sorted(joins, reverse=True):
+            yield (one,)
+
+
+def _reads_memory(kind: Kind, position: int) -> bool:
+    """Whether an operand must lie in memory for an equation of this kind."""
+    if kind is Kind.TAKE:
+        return position == 0
+    return kind in (Kind.MOVEMENT, Kind.SCATTER, Kind.HOST, Kind.CALL, Kind.LEAF_VIEW)
+
+
+def _viewed(below: StridedView, equation: Equation, kind: Kind) -> StridedView | None:
+    params = equation.params
+    if kind is Kind.BROADCAST:
+        return below.broadcast(to_indices(params["shape"]), params["dims"])
+    if kind is Kind.RESHAPE:
+        return below.reshape(to_indices(params["shape"]))
+    if kind is Kind.TRANSPOSE:
+        return below.permute(params["permutation"])
+    if equation.primitive.name == "slice":
+        return below.slice(
+            to_indices(params["start"]), to_indices(params["limit"]), params["strides"]
+        )
+    return below.reverse(params["axes"])
+
+
+def _with_written_outputs(program: Program) -> Program:
+    """Every output becomes an input, a constant or a value of its own: views are copied."""
+    made_by = {var: e for e in program.equations for var in e.outputs}
+    extra: list[Equation] = []
+    outputs: list[Atom] = []
+    seen: set[Var] = set()
+    for atom in program.outputs:
+        equation = made_by.get(atom) if isinstance(atom, Var) else None
+        is_view = equation is not None and kind_of(equation.primitive.name) in VIEWS
+        repeated = isinstance(atom, Var) and atom in seen
+        if not isinstance(atom, Var) or is_view or repeated:
+            copy = Var(atom.aval)
+            source = equation.source if equation is not None else None
+            extra.append(_copy_equation(atom, copy, source))
+            atom = copy
+        seen.add(atom)
+        outputs.append(atom)
+    if not extra:
+        return program
+    return program.replace(equations=(*program.equations, *extra), outputs=outputs)
+
+
+def _copy_equation(atom: Atom, copy: Var, source) -> Equation:  # type: ignore[no-untyped-def]
+    from trnx.core.source import UNKNOWN_SOURCE
+
+    return Equation(COPY, (atom,), (copy,), Params({}), source or UNKNOWN_SOURCE)
+
+
+def check_nest(graph: Graph, target: Target) -> None:
+    """Raise NotFusable unless a kernel family lowers the graph.
+
+    Every result depends on each axis that is not reduced (else blocks would write it several
+    times); results of a contraction may reduce its last axes as a whole.
+    """
+    if graph.dot is not None:
+        classify_contraction(graph, target)
+        return
+    kept = graph.axes - graph.reduced
+    for store in graph.stores:
+        axes = frozenset(store.shape_axes)
+        if not kept <= axes:
+            raise NotFusable("a result does not run over every axis of the nest")
+        rest = axes & graph.reduced
+        if rest and rest != graph.reduced:
+            raise NotFusable("a result keeps part of the reduced axes")
+
+
+def fuse(
+    program: Program, target: Target, input_views: Mapping[Var, StridedView] | None = None
+) -> FusedProgram:
+    """Cut a program into groups.
+
+    Args:
+        program: of primitives that kernel families lower; no calls.
+        target: the hardware table's row.
+        input_views: layout of inputs that are not dense.
+
+    Raises:
+        LoweringError: an equation has no kernel family.
+    """
+    for equation in program.equations:
+        if kind_of(equation.primitive.name) is Kind.CALL:
+            raise LoweringError(
+                message("a call was not inlined", equation.source, "Report this program")
+            )
+    return Fuser(program, target, input_views).run()

@@ -1,0 +1,209 @@
+"""Groups to kernels: the pass that makes a TileProgram."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from trnx.compiler.kernels.contraction import lower_contraction
+from trnx.compiler.kernels.group import Graph, build_graph
+from trnx.compiler.kernels.movement import lower_movement
+from trnx.compiler.kernels.row import LoweredKernel, lower_row
+from trnx.compiler.kernels.scatter import lower_scatter
+from trnx.compiler.kernels.space import to_indices
+from trnx.compiler.passes.fuse import FusedProgram, Group
+from trnx.compiler.passes.memory import CallUse, plan_memory
+from trnx.compiler.targets import Target
+from trnx.compiler.tile.expr import symbol
+from trnx.compiler.tile.ir import (
+    Buffer,
+    HbmAccess,
+    HostCall,
+    Kernel,
+    KernelCall,
+    TileProgram,
+    instructions,
+)
+from trnx.core import Equation, Program, Source, Var, program_text
+from trnx.core.program import dim_variables
+
+
+@dataclass(slots=True)
+class _Names:
+    """Buffer names: in0, const0, out0, t0, … by kind."""
+
+    of: dict[Var, str]
+    buffers: list[Buffer]
+
+    def add(self, var: Var, name: str, kind: str) -> None:
+        if var not in self.of:
+            self.of[var] = name
+            shape = to_indices(var.aval.shape)
+            self.buffers.append(Buffer(name, shape, var.aval.dtype, kind))
+
+
+def lower_program(fused: FusedProgram, target: Target, donated: tuple[int, ...]) -> TileProgram:
+    """Lower every group to a kernel and plan the memory.
+
+    Args:
+        fused: the program in groups.
+        target: the hardware table's row.
+        donated: positions of inputs whose memory an output may take over.
+
+    Returns:
+        A tile program whose kernels are not placed or scheduled yet.
+    """
+    program = fused.program
+    names = _declare(program, fused)
+    kernels: list[Kernel] = []
+    known: dict[Kernel, int] = {}
+    calls: list[KernelCall | HostCall] = []
+    uses: list[CallUse] = []
+    for group in fused.groups:
+        if group.family == "host":
+            call: KernelCall | HostCall = host_call(group.equations[-1], names.of)
+            calls.append(call)
+            assert isinstance(call, HostCall)
+            uses.append(CallUse(call.ins, call.outs))
+            continue
+        if all(0 in to_indices(v.aval.shape) for v in group.outputs):
+            continue  # nothing to write
+        lowered, graph = lower_group(group, fused, target)
+        plain = replace(lowered.kernel, name="kernel")
+        number = known.get(plain)
+        if number is None:
+            number = known[plain] = len(kernels)
+            kernels.append(_uniquely_named(lowered.kernel, kernels))
+        buffers = tuple(names.of[v] for v in lowered.variables)
+        registers = tuple(symbol(r) for r in lowered.kernel.registers)
+        calls.append(KernelCall(number, buffers, registers))
+        uses.append(_use(lowered, buffers, graph))
+    outputs = tuple(names.of[v] for v in program.outputs if isinstance(v, Var))
+    planned, arena = plan_memory(
+        names.buffers,
+        uses,
+        tuple(names.of[program.inputs[i]] for i in donated),
+        set(outputs),
+    )
+    return TileProgram(
+        program.name,
+        target.name,
+        planned,
+        tuple(kernels),
+        tuple(calls),
+        outputs,
+        tuple(v.name for v in dim_variables(program)),
+        arena,
+    )
+
+
+def _declare(program: Program, fused: FusedProgram) -> _Names:
+    names = _Names({}, [])
+    for number, var in enumerate(program.inputs):
+        names.add(var, f"in{number}", "input")
+    for number, (var, _) in enumerate(program.constants):
+        names.add(var, f"const{number}", "constant")
+    number = 0
+    for atom in program.outputs:
+        if isinstance(atom, Var) and atom not in names.of:
+            names.add(atom, f"out{number}", "output")
+            number += 1
+    number = 0
+    for group in fused.groups:
+        for var in group.outputs:
+            if var not in names.of:
+                names.add(var, f"t{number}", "temp")
+                number += 1
+    return names
+
+
+def lower_group(
+    group: Group, fused: FusedProgram, target: Target
+) -> tuple[LoweredKernel, Graph | None]:
+    """The kernel of one group, and its loop nest when it has a single one."""
+    source = group_source(group)
+    if group.family == "movement":
+        return lower_movement(group.equations[-1], fused.views, target, source), None
+    if group.family == "scatter":
+        return lower_scatter(group.equations[-1], fused.views, target, source), None
+    graph = build_graph(group.equations, fused.views, group.outputs)
+    if group.family == "contraction":
+        return lower_contraction(graph, target, source), graph
+    return lower_row(graph, target, source), graph
+
+
+def group_source(group: Group) -> Source | None:
+    """The user's line that stands for a kernel: that of its last equation with one."""
+    for equation in reversed(group.equations):
+        if equation.source.file:
+            return equation.source
+    return None
+
+
+def host_call(equation: Equation, names: Mapping[Var, str]) -> HostCall:
+    """A counted call of the primitive's NumPy meaning; the equation travels as program text."""
+    inputs = tuple(dict.fromkeys(a for a in equation.inputs if isinstance(a, Var)))
+    body = Program(equation.primitive.name, inputs, (), (equation,), equation.outputs)
+    return HostCall(
+        equation.primitive.name,
+        tuple(names[v] for v in inputs),
+        tuple(names[v] for v in equation.outputs),
+        (("program", program_text(body)),),
+        equation.source,
+    )
+
+
+def _uniquely_named(kernel: Kernel, kernels: list[Kernel]) -> Kernel:
+    taken = {k.name for k in kernels}
+    name, number = kernel.name, 1
+    while name in taken:
+        number += 1
+        name = f"{kernel.name}_v{number}"
+    return replace(kernel, name=name)
+
+
+def _use(lowered: LoweredKernel, buffers: tuple[str, ...], graph: Graph | None) -> CallUse:
+    reads, writes = [], []
+    for param, name in zip(lowered.kernel.params, buffers, strict=True):
+        if param.role != "out":
+            reads.append(name)
+        if param.role != "in":
+            writes.append(name)
+    of = dict(zip(lowered.variables, buffers, strict=True))
+    pairs = frozenset(
+        (of[load], of[store]) for load, store in (in_place_pairs(lowered, graph) if graph else ())
+    )
+    return CallUse(tuple(reads), tuple(writes), pairs)
+
+
+def in_place_pairs(lowered: LoweredKernel, graph: Graph) -> list[tuple[Var, Var]]:
+    """(read, written) variables that may share memory: every element is read only where it is
+    written, once, before that write."""
+    reads: dict[str, set[tuple[object, ...]]] = {}
+    writes: dict[str, set[tuple[object, ...]]] = {}
+    count: dict[str, int] = {}
+    for instruction in instructions(lowered.kernel):
+        for operand in instruction.ins:
+            if isinstance(operand, HbmAccess):
+                reads.setdefault(operand.buffer, set()).add((operand.offset, operand.spans))
+                count[operand.buffer] = count.get(operand.buffer, 0) + 1
+        for operand in instruction.outs:
+            if isinstance(operand, HbmAccess):
+                writes.setdefault(operand.buffer, set()).add((operand.offset, operand.spans))
+                count[operand.buffer] = count.get(operand.buffer, 0) + 1
+    if graph.dot is not None:
+        return []
+    param_of = {v: p.name for v, p in zip(lowered.variables, lowered.kernel.params, strict=True)}
+    pairs = []
+    for load in graph.loads:
+        assert load.access is not None
+        source = load.access.var
+        for store in graph.stores:
+            target = store.access.var
+            a, b = param_of.get(source), param_of.get(target)
+            if a is None or b is None or a == b or a not in reads or b not in writes:
+                continue
+            # Each block reads its own elements in one DMA before it writes the same elements.
+            if reads[a] == writes[b] and count[a] == len(reads[a]) and count[b] == len(writes[b]):
+                pairs.append((source, target))
+    return pairs

@@ -1,0 +1,133 @@
+"""Memory plan: where temporaries live, and which outputs take over donated inputs.
+
+Temporaries share one arena per call: a block is free again after the last kernel that reads it.
+Outputs are never reused and never hold a temporary. A donated input of the same type lends its
+memory to an output when nothing reads it after the kernel that writes the output, and that kernel
+either does not read it or reads each element exactly where it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trnx.compiler.tile.ir import Buffer, HostCall, KernelCall
+
+ALIGNMENT = 64
+"""Bytes: a cache line of the host, and a multiple of every DMA element."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallUse:
+    """Buffers a call reads and writes, and pairs (read, written) that may be one block."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    in_place: frozenset[tuple[str, str]] = frozenset()
+
+
+def nbytes(buffer: Buffer) -> int:
+    """Bytes of a dense buffer of static shape."""
+    total = buffer.dtype.itemsize
+    for size in buffer.shape:
+        if not isinstance(size, int):
+            raise ValueError(f"buffer {buffer.name} has a run-time size. Plan it at run time.")
+        total *= size
+    return total
+
+
+def plan_memory(
+    buffers: Sequence[Buffer], uses: Sequence[CallUse], donated: Sequence[str], returned: set[str]
+) -> tuple[tuple[Buffer, ...], int]:
+    """Give temporaries offsets and outputs the memory of donated inputs.
+
+    Args:
+        buffers: every buffer of the program.
+        uses: what each call reads and writes, in order.
+        donated: names of inputs whose memory may be taken over.
+        returned: names of buffers that the program returns.
+
+    Returns:
+        The buffers with `offset` and `alias` filled in, and the bytes of the arena.
+    """
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for number, use in enumerate(uses):
+        for name in (*use.reads, *use.writes):
+            first.setdefault(name, number)
+            last[name] = number
+    aliases = _aliases(buffers, uses, donated, returned, last)
+    offsets, arena = _pack([b for b in buffers if b.kind == "temp"], first, last)
+    planned = tuple(
+        replace(b, offset=offsets.get(b.name), alias=aliases.get(b.name)) for b in buffers
+    )
+    return planned, arena
+
+
+def _aliases(
+    buffers: Sequence[Buffer],
+    uses: Sequence[CallUse],
+    donated: Sequence[str],
+    returned: set[str],
+    last: Mapping[str, int],
+) -> dict[str, str]:
+    by_name = {b.name: b for b in buffers}
+    writer = {name: number for number, use in enumerate(uses) for name in use.writes}
+    free = [name for name in donated if name not in returned]
+    found: dict[str, str] = {}
+    for buffer in buffers:
+        if buffer.kind != "output" or buffer.name not in writer:
+            continue
+        number = writer[buffer.name]
+        for name in free:
+            given = by_name[name]
+            same = (given.shape, given.dtype) == (buffer.shape, buffer.dtype)
+            if not same or given.strides is not None or last.get(name, -1) > number:
+                continue
+            reads = name in uses[number].reads
+            if reads and (name, buffer.name) not in uses[number].in_place:
+                continue
+            found[buffer.name] = name
+            free.remove(name)
+            break
+    return found
+
+
+def _pack(
+    temps: Sequence[Buffer], first: Mapping[str, int], last: Mapping[str, int]
+) -> tuple[dict[str, int], int]:
+    """Offsets by first fit in order of size, so that live ranges never overlap in memory."""
+    placed: list[tuple[int, int, str]] = []
+    offsets: dict[str, int] = {}
+    arena = 0
+    for buffer in sorted(temps, key=lambda b: (-nbytes(b), b.name)):
+        size = -(-max(1, nbytes(buffer)) // ALIGNMENT) * ALIGNMENT
+        begin, end = first.get(buffer.name, 0), last.get(buffer.name, 0)
+        offset = 0
+        for start, stop, other in sorted(placed):
+            if last.get(other, 0) < begin or end < first.get(other, 0):
+                continue
+            if offset + size <= start:
+                break
+            offset = max(offset, stop)
+        placed.append((offset, offset + size, buffer.name))
+        offsets[buffer.name] = offset
+        arena = max(arena, offset + size)
+    return offsets, arena
+
+
+def call_names(call: KernelCall | HostCall) -> tuple[str, ...]:
+    """Every buffer a call touches."""
+    return call.buffers if isinstance(call, KernelCall) else (*call.ins, *call.outs)
+
+
+def is_static(buffers: Sequence[Buffer]) -> bool:
+    """Whether every temporary has a static size."""
+    return all(isinstance(s, int) for b in buffers if b.kind == "temp" for s in b.shape)
+
+
+def element_count(buffer: Buffer) -> int:
+    """Elements of a buffer of static shape."""
+    return int(np.prod([int(str(s)) for s in buffer.shape], dtype=np.int64))

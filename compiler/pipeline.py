@@ -1,0 +1,201 @@
+"""The compile pipeline: a list of named passes from a Program to a TileProgram.
+
+Each pass names the form it takes and the form it gives, and has a verifier for what it gives.
+`compile_program` runs them all; `lower_text` and `stages` show what lies between.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from trnx.compiler import kernels as kernels
+from trnx.compiler.kernels.space import StridedView
+from trnx.compiler.passes.fuse import FusedProgram, fuse
+from trnx.compiler.passes.inline import inline
+from trnx.compiler.passes.legalise import legalise
+from trnx.compiler.passes.lower import lower_program
+from trnx.compiler.passes.simplify import simplify
+from trnx.compiler.targets import Target
+from trnx.compiler.targets import target as find_target
+from trnx.compiler.tile import legality, parallel, place, schedule
+from trnx.compiler.tile.ir import Kernel, TileProgram
+from trnx.compiler.tile.text import program_text as tile_text
+from trnx.core import Program, TraceError, Var, config, message
+from trnx.core.checking import check
+
+Form: TypeAlias = "Program | FusedProgram | TileProgram"
+
+
+@dataclass(frozen=True, slots=True)
+class CompileContext:
+    """What passes know besides the program.
+
+    Attributes:
+        target: the hardware table's row.
+        donated: positions of inputs whose memory outputs may take over.
+        input_views: layout of inputs that are not dense.
+    """
+
+    target: Target
+    donated: tuple[int, ...] = ()
+    input_views: Mapping[Var, StridedView] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One step of the pipeline.
+
+    Attributes:
+        name: what `lower_text` and dumps call its result.
+        input_form: ``program``, ``fused`` or ``tiles``.
+        output_form: likewise.
+        run: ``run(form, context) -> form``.
+        verify: raises when the result breaks its form's rules.
+    """
+
+    name: str
+    input_form: str
+    output_form: str
+    run: Callable[[Any, CompileContext], Any]
+    verify: Callable[[Any, CompileContext], None]
+
+
+def _check_program(program: Program, context: CompileContext) -> None:
+    check(program)
+
+
+def _check_fused(fused: FusedProgram, context: CompileContext) -> None:
+    """Every value a group reads is an input, a constant or written by an earlier group."""
+    written = {*fused.program.inputs, *(v for v, _ in fused.program.constants)}
+    for group in fused.groups:
+        inside: set[Var] = set()
+        for equation in group.equations:
+            for atom in equation.inputs:
+                if isinstance(atom, Var) and atom not in inside:
+                    view = fused.views.get(atom)
+                    if view is None or view.root not in written:
+                        raise AssertionError(f"{atom} is read before it is written")
+            inside.update(equation.outputs)
+        written.update(group.outputs)
+
+
+def _nothing(program: TileProgram, context: CompileContext) -> None:
+    """Unplaced tiles have no rules of their own; `check` verifies the finished program."""
+
+
+def _each(change: Callable[..., Kernel]) -> Callable[[TileProgram, CompileContext], TileProgram]:
+    def run(program: TileProgram, context: CompileContext) -> TileProgram:
+        from dataclasses import replace
+
+        return replace(program, kernels=tuple(change(k, context) for k in program.kernels))
+
+    return run
+
+
+def _check_tiles(program: TileProgram, context: CompileContext) -> TileProgram:
+    legality.check_program(program, context.target)
+    return program
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("inline", "program", "program", lambda p, c: inline(p), _check_program),
+    Pass("simplify", "program", "program", lambda p, c: simplify(p), _check_program),
+    Pass("legalise", "program", "program", lambda p, c: legalise(p, c.target), _check_program),
+    Pass("clean", "program", "program", lambda p, c: simplify(p), _check_program),
+    Pass("fuse", "program", "fused", lambda p, c: fuse(p, c.target, c.input_views), _check_fused),
+    Pass("tile", "fused", "tiles", lambda f, c: lower_program(f, c.target, c.donated), _nothing),
+    Pass("place", "tiles", "tiles", _each(lambda k, c: place.place(k, c.target)), _nothing),
+    Pass("parallel", "tiles", "tiles", _each(lambda k, c: parallel.mark_parallel(k)), _nothing),
+    Pass("schedule", "tiles", "tiles", _each(lambda k, c: schedule.schedule(k)), _nothing),
+    Pass("check", "tiles", "tiles", _check_tiles, _nothing),
+)
+"""The pipeline, in order."""
+
+
+def compile_program(
+    program: Program,
+    target: str | Target,
+    donated: Sequence[int] = (),
+    *,
+    input_views: Mapping[Var, StridedView] | None = None,
+    observe: Callable[[str, Form], None] | None = None,
+) -> TileProgram:
+    """Lower a program to kernels.
+
+    Args:
+        program: what to compile; inputs, then constants, are the input buffers.
+        target: a row of `targets.TARGETS`, or its name.
+        donated: positions of inputs whose memory outputs may take over.
+        input_views: layout of inputs that are not dense row-major.
+        observe: called with the name and the result of every pass.
+
+    Returns:
+        A placed, scheduled and checked tile program. On targets without f64, buffers of f64
+        arrays are f32: the caller converts.
+
+    Raises:
+        LoweringError: something has no lowering; names primitive, dtypes, the user's line.
+    """
+    row = find_target(target) if isinstance(target, str) else target
+    context = CompileContext(row, tuple(donated), dict(input_views or {}))
+    form: Any = program
+    dump = config.dump_ir.value
+    verify = config.check.value
+    for number, step in enumerate(PASSES):
+        form = step.run(form, context)
+        if verify:
+            step.verify(form, context)
+        if dump:
+            _dump(dump, program.name, number, step.name, form)
+        if config.debug.value >= 5:
+            print(f"# {program.name} after {step.name}\n{form_text(form)}")
+        if observe is not None:
+            observe(step.name, form)
+    if 4 <= config.debug.value < 5:
+        print(form_text(form))
+    assert isinstance(form, TileProgram)
+    return form
+
+
+def form_text(form: Form) -> str:
+    """The text of a program in any form."""
+    return tile_text(form) if isinstance(form, TileProgram) else str(form)
+
+
+def _dump(directory: str, name: str, number: int, step: str, form: Form) -> None:
+    os.makedirs(directory, exist_ok=True)
+    path = os.path.join(directory, f"{name}.{number:02d}.{step}.txt")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(form_text(form) + "\n")
+
+
+def stages() -> tuple[str, ...]:
+    """Names that `lower_text` takes."""
+    return ("trace", *(step.name for step in PASSES))
+
+
+def lower_text(
+    program: Program, stage: str, target: str | Target = "trn2", donated: Sequence[int] = ()
+) -> str:
+    """The text of a program after the pass `stage` (``trace``: as recorded).
+
+    Raises:
+        TraceError: there is no such stage; lists the names.
+    """
+    if stage not in stages():
+        raise TraceError(
+            message(f"There is no stage {stage!r}", None, f"Use one of {', '.join(stages())}")
+        )
+    if stage == "trace":
+        return str(program)
+    found: list[str] = []
+
+    def keep(name: str, form: Form) -> None:
+        if name == stage:
+            found.append(form_text(form))
+
+    compile_program(program, target, donated, observe=keep)
+    return found[-1]
