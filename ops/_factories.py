@@ -285,6 +285,7 @@ def elementwise(
     transcendental: bool = False,
     params: Sequence[Mapping[str, Any]] = ({},),
     skips: Mapping[str, str] | None = None,
+    linear: bool = False,
     depth: int = 1,
 ) -> Primitive:
     """Declare an elementwise primitive.
@@ -303,6 +304,7 @@ def elementwise(
         transcendental: counts as one evaluation of exp, log and the like.
         params: parameter sets that tests try.
         skips: see `TestRecord`.
+        linear: in some operand, for fixed others; its transpose rule follows.
         depth: frames between the declaration and this function.
     """
     shapes: list[tuple[tuple[int, ...], ...]] = [(shape,) * arity for shape in _SHAPES]
@@ -325,7 +327,7 @@ def elementwise(
     if grad_order == 0:
         primitive.def_jvp(None)
         primitive.not_needed["transpose"] = NO_DERIVATIVE
-    else:
+    elif not linear:
         primitive.not_needed["transpose"] = NOT_LINEAR
     return primitive
 

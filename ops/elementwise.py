@@ -48,12 +48,12 @@ def _stdlib(function: Callable[[float], float]) -> Callable[[NumpyArray], NumpyA
 
 # ---------------------------------------------------------------- linear
 neg_p = unary(
-    "neg", "Negation.", accepts=NUMBER, reference=quiet(np.negative), grad_order=2, flops=1
+    "neg", "Negation.", accepts=NUMBER, reference=quiet(np.negative), grad_order=2, linear=True
 )
 neg_p.def_linear()
 neg_p.def_transpose(lambda ct, x: (op.neg(ct),))
 
-add_p = binary("add", "Sum.", accepts=NUMBER, reference=quiet(np.add), grad_order=2)
+add_p = binary("add", "Sum.", accepts=NUMBER, reference=quiet(np.add), grad_order=2, linear=True)
 add_p.def_jvp(
     lambda t, x, y, *, out: op.spread(t, out),
     lambda t, x, y, *, out: op.spread(t, out),
@@ -68,7 +68,9 @@ def _add_transpose(ct: Array, x: Array, y: Array) -> tuple[Array, Array]:
     )
 
 
-sub_p = binary("sub", "Difference.", accepts=NUMBER, reference=quiet(np.subtract), grad_order=2)
+sub_p = binary(
+    "sub", "Difference.", accepts=NUMBER, reference=quiet(np.subtract), grad_order=2, linear=True
+)
 sub_p.def_jvp(
     lambda t, x, y, *, out: op.spread(t, out),
     lambda t, x, y, *, out: op.spread(op.neg(t), out),
@@ -84,7 +86,9 @@ def _sub_transpose(ct: Array, x: Array, y: Array) -> tuple[Array, Array]:
 
 
 # ---------------------------------------------------------------- products
-mul_p = binary("mul", "Product.", accepts=NUMBER, reference=quiet(np.multiply), grad_order=2)
+mul_p = binary(
+    "mul", "Product.", accepts=NUMBER, reference=quiet(np.multiply), grad_order=2, linear=True
+)
 mul_p.def_jvp(
     lambda t, x, y, *, out: op.mul(t, y),
     lambda t, x, y, *, out: op.mul(x, t),
@@ -106,6 +110,7 @@ div_p = binary(
     ranges=((-4.0, 4.0), (0.5, 4.0)),
     tolerance={**ROUNDED, "c64": 5e-7, "c128": 1e-15},
     grad_order=2,
+    linear=True,
 )
 div_p.def_jvp(
     lambda t, x, y, *, out: op.div(t, y),
