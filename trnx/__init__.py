@@ -18,11 +18,14 @@ from trnx.core import name_scope as name_scope
 from trnx.core.tracing import EVAL_TRACE, set_evaluator
 from trnx.core.version import __version__ as __version__
 from trnx.runtime.array import Array as Array
+from trnx.runtime.convert import device_put as device_put
 from trnx.runtime.convert import from_dlpack as from_dlpack
 from trnx.runtime.devices import devices as devices
+from trnx.runtime.devices import use_device as use_device
 
 if TYPE_CHECKING:
     from trnx.runtime.jit import jit as jit
+    from trnx.runtime.jit import make_ir as make_ir
     from trnx.transforms import grad as grad
     from trnx.transforms import jvp as jvp
     from trnx.transforms import linearize as linearize
@@ -39,6 +42,7 @@ _LAZY = {
     "vjp": "trnx.transforms",
     "vmap": "trnx.transforms",
     "jit": "trnx.runtime.jit",
+    "make_ir": "trnx.runtime.jit",
 }
 
 

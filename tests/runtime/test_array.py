@@ -18,7 +18,7 @@ from trnx.core.avals import Aval, aval_of
 from trnx.core.errors import DTypeError, IntegerRangeError, ShapeError, UnknownTypeError
 from trnx.runtime import memory
 from trnx.runtime.array import Array, DonatedError, array_type, donate
-from trnx.runtime.convert import from_host, place
+from trnx.runtime.convert import device_put, from_host, place
 from trnx.runtime.devices import CPU, NEURON, as_device, default_device, use_device
 
 MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -98,6 +98,14 @@ def test_place_changes_the_tag_without_a_copy() -> None:
     assert (y.device, y.address) == (CPU, x.address)
     assert place(x, None, None) is x
     assert place(x, None, True).address != x.address
+
+
+def test_device_put_takes_trees() -> None:
+    """Every leaf goes to the device; without a device arrays stay where they are."""
+    x = from_host(MATRIX, device="cpu")
+    out = device_put({"a": [x, 2.0]}, "neuron")
+    assert [leaf.device for leaf in out["a"]] == [NEURON, NEURON]
+    assert device_put(x) is x
 
 
 # ---- conversion

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trnx.core import dtypes
+from trnx.core import dtypes, tree
 from trnx.core.avals import Aval
 from trnx.core.errors import DTypeError, ShapeError, UnknownTypeError, message
 from trnx.runtime import dlpack
@@ -174,6 +174,16 @@ def scalar_array(
             )
     with np.errstate(over="ignore"):  # a number above the range becomes infinite, as in NumPy
         return fill_from(np.asarray(x), aval, device)
+
+
+def device_put(x: Any, device: Device | str | None = None) -> Any:
+    """A tree of values as a tree of Arrays on a device.
+
+    Args:
+        x: tree whose leaves :func:`from_host` takes.
+        device: None leaves Arrays where they are and puts other values on the default device.
+    """
+    return tree.map(lambda leaf: from_host(leaf, device=device), x)
 
 
 def place(x: Array, device: Device | str | None, copy: bool | None) -> Array:

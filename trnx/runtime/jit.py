@@ -16,7 +16,7 @@ from typing import Any
 
 from trnx.core import config, tree
 from trnx.core.avals import aval_of
-from trnx.core.errors import TraceError, hide_internal_frames, message
+from trnx.core.errors import TraceError, hide_internal_frames, message, user_traceback
 from trnx.core.program import Program, prune
 from trnx.core.source import current_source
 from trnx.core.tracing import EVAL_TRACE, Tracer, current_trace, trace_program
@@ -25,6 +25,7 @@ from trnx.runtime.array import Array
 from trnx.runtime.devices import Device
 from trnx.runtime.executable import Executable
 from trnx.runtime.programs import executable_for
+from trnx.runtime.stages import Lowered
 from trnx.transforms.arguments import argument_names, function_name
 from trnx.transforms.inline import call
 
@@ -308,9 +309,15 @@ class Jitted:
         key = explain.CallKey(tuple(paths), tuple(avals), str(taken.structure), taken.statics)
         return Entry(program, out_tree, key, self._donated_leaves(args))
 
-    def program(self, *args: Any, **kwargs: Any) -> Program:
-        """The traced program for these arguments."""
-        return self.trace(args, kwargs).program
+    @user_traceback
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace for these arguments and give what the compiler makes of it, pass by pass."""
+        entry = self.trace(args, kwargs)
+        leaves = self._take_apart(args, kwargs).leaves
+        device = evaluate.common_device(leaves)
+        return Lowered(
+            entry.program, device, entry.donated, leaves, lambda: entry.executable(device)
+        )
 
     def entries(self) -> tuple[Entry, ...]:
         """What was traced so far, oldest first."""
@@ -370,6 +377,21 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 def _position(number: int, parameters: Sequence[str]) -> int:
     """A position from an argnum; negative ones count from the end of the parameters."""
     return number if number >= 0 else len(parameters) + number
+
+
+def make_ir(function: Callable[..., Any]) -> Callable[..., Program]:
+    """A function that gives the traced program instead of running it.
+
+    ``make_ir(f)(x)`` shows what `f` records for arguments like `x`; under `jit`, static arguments
+    and all, ``jit(f).lower(x)`` gives the same program and what the compiler makes of it.
+    """
+    jitted = function if isinstance(function, Jitted) else Jitted(function)
+
+    @functools.wraps(function)
+    def traced(*args: Any, **kwargs: Any) -> Program:
+        return jitted.trace(args, kwargs).program
+
+    return user_traceback(traced)
 
 
 def jit(

@@ -1,0 +1,114 @@
+"""A function on its way through the compiler, for people to look at.
+
+`jit(f).lower(x)` gives a :class:`Lowered`: the text after any pass, the tile program, NKI source,
+the modelled cost, a simulated run with its timeline, and the executable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trnx.compiler import pipeline
+from trnx.core.avals import to_numpy
+from trnx.core.errors import TraceError, message
+from trnx.core.program import Program, constants_to_inputs
+from trnx.runtime.devices import Device
+from trnx.runtime.executable import Executable
+
+if TYPE_CHECKING:
+    from trnx.compiler.sim import CostReport, SimResult
+    from trnx.compiler.tile.ir import TileProgram
+
+STAGES: tuple[str, ...] = (*pipeline.stages(), "nki")
+"""What `Lowered.as_text` takes: the trace, each pass of the pipeline, the NKI source."""
+
+
+class Lowered:
+    """A traced function for given types, with everything the compiler makes of it.
+
+    Args:
+        program: the traced program.
+        device: the device it is lowered for.
+        donated: positions of inputs whose memory results may take.
+        leaves: the arguments it was lowered with, for simulated runs.
+        compile: makes the executable.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        donated: Sequence[int],
+        leaves: Sequence[Any],
+        compile: Callable[[], Executable],
+    ) -> None:
+        self.program = program
+        self.device = device
+        self._leaves = tuple(leaves)
+        self._compile = compile
+        self._closed, self._constants = constants_to_inputs(program)
+        self._donated = tuple(position + len(self._constants) for position in donated)
+        self._tiles: TileProgram | None = None
+
+    @property
+    def tile_program(self) -> TileProgram:
+        """The placed, scheduled and checked tile program."""
+        if self._tiles is None:
+            self._tiles = pipeline.compile_program(self._closed, self.device.target, self._donated)
+        return self._tiles
+
+    def as_text(self, stage: str = "trace") -> str:
+        """The program's text after a pass.
+
+        Args:
+            stage: one of STAGES: ``trace``, a pass of the pipeline, or ``nki`` for NKI source.
+
+        Raises:
+            TraceError: there is no such stage; lists the names.
+        """
+        if stage not in STAGES:
+            raise TraceError(
+                message(f"There is no stage {stage!r}", None, f"Use one of {', '.join(STAGES)}")
+            )
+        if stage == "nki":
+            from trnx.compiler.nki import emit
+
+            return emit.program_source(self.tile_program)
+        program = self.program if stage == "trace" else self._closed
+        return pipeline.lower_text(program, stage, self.device.target, self._donated)
+
+    def compile(self) -> Executable:
+        """The executable, from the cache when it is there."""
+        return self._compile()
+
+    def cost(self) -> CostReport:
+        """Modelled time per engine and bytes moved on the hardware target."""
+        from trnx.compiler.sim import estimate
+
+        return estimate(self.tile_program)
+
+    def simulate(self, *leaves: Any) -> SimResult:
+        """Run in the simulator.
+
+        Args:
+            leaves: arrays for the inputs; without them those it was lowered with.
+
+        Returns:
+            Outputs, timeline, findings and cost.
+        """
+        from trnx.compiler.sim import simulate
+
+        operands = [*self._constants, *(leaves or self._leaves)]
+        inputs = [buffer for buffer in self.tile_program.buffers if buffer.kind == "input"]
+        arrays = [
+            to_numpy(operand).astype(buffer.dtype, copy=False)
+            for operand, buffer in zip(operands, inputs, strict=True)
+        ]
+        return simulate(self.tile_program, arrays)
+
+    def __str__(self) -> str:
+        return self.as_text()
+
+    def __repr__(self) -> str:
+        return f"<Lowered {self.program.name} for {self.device}>"
