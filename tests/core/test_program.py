@@ -37,6 +37,10 @@ def test_params_are_strict_about_types() -> None:
     assert Params({"x": (1, (2.0,))}) != Params({"x": (1, (2,))})
     assert Params({"x": float("nan")}) == Params({"x": float("nan")})
     assert hash(Params({"x": (float("nan"),)})) == hash(Params({"x": (float("nan"),)}))
+    nan = complex(float("nan"), 1.0)
+    assert Params({"x": nan}) == Params({"x": complex(float("nan"), 1.0)})
+    assert hash(Params({"x": nan})) == hash(Params({"x": complex(float("nan"), 1.0)}))
+    assert Params({"x": complex(0.0, 0.0)}) != Params({"x": complex(0.0, -0.0)})
     assert Params({"x": 1}).replace(y=2) == Params({"x": 1, "y": 2})
     assert {**Params({"x": 1})} == {"x": 1}
     with pytest.raises(TypeError):

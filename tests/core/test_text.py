@@ -160,6 +160,9 @@ def test_literal_texts() -> None:
     assert literal_text(literal(np.uint8(7))) == "7:u8[]"
     assert literal_text(literal(float("-inf"))) == "-inf:f32[]~"
     assert literal_text(literal(1 - 2j)) == "complex(1.0,-2.0):c64[]~"
+    for dtype in (d for d in dtypes.ALL_DTYPES if dtypes.is_float(d)):
+        text = literal_text(literal(np.asarray(np.nan).astype(dtype)[()]))
+        assert text == f"nan:{dtypes.short_name(dtype)}[]"
     payload = np.uint32(0x7FC00001).view(np.float32)
     assert literal_text(literal(payload)) == "0x7fc00001:f32[]"
 

@@ -83,7 +83,8 @@ def literal_text(item: Literal) -> str:
         text = f"complex({float_text(value.real)},{float_text(value.imag)})"
     else:
         text = float_text(value)
-        if math.isnan(float(value)) and value.tobytes() != np.array("nan", dtype).tobytes():
+        usual = np.asarray(math.nan).astype(dtype)
+        if math.isnan(float(value)) and value.tobytes() != usual.tobytes():
             text = "0x" + value.tobytes()[::-1].hex()
     return f"{text}:{item.aval}"
 

@@ -86,6 +86,8 @@ def _same(a: Any, b: Any) -> bool:
         if a != a:
             return bool(b != b)
         return bool(a == b) and math.copysign(1.0, a) == math.copysign(1.0, b)
+    if type(a) is complex:
+        return _same(a.real, b.real) and _same(a.imag, b.imag)
     if type(a) is Dim:
         return bool(a._terms == b._terms)
     return bool(a == b)
@@ -95,6 +97,8 @@ def _hash_of(value: Any) -> int:
     """A hash that agrees with :func:`_same`: every NaN hashes alike."""
     if type(value) is float and value != value:
         return 0x7FF8
+    if type(value) is complex and value != value:
+        return hash((_hash_of(value.real), _hash_of(value.imag)))
     if type(value) is tuple:
         return hash(tuple(_hash_of(part) for part in value))
     return hash(value)
