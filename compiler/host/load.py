@@ -1,0 +1,144 @@
+"""Loads compiled programs into the process and calls them.
+
+Objects are loaded once per process; engines live as long as the process, because worker threads
+may still run their code while Python shuts down.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from trnx.compiler.host.cpu import host_cpu
+from trnx.compiler.host.library import POOL, library_text, symbols_of
+from trnx.compiler.host.program import HostCode, HostOptions, object_code
+from trnx.compiler.tile.ir import HostCall
+
+HostFunction = Callable[[HostCall, dict[str, int], Sequence[int]], None]
+
+_addresses: dict[str, int] = {}
+_lock = threading.RLock()
+
+_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class NativeProgram:
+    """A loaded program.
+
+    ``address`` is the native entry ``int32_t entry(void *const *buffers, const int64_t
+    *registers)`` when the program has no host calls; ``segments`` are all steps in order, native
+    entries as addresses. ``buffers`` takes one address per name in ``code.buffers`` and then, if
+    ``code.arena_bytes`` is not 0, the address of an arena of that size.
+    """
+
+    def __init__(self, code: HostCode) -> None:
+        self.code = code
+        self.segments: tuple[int | HostCall, ...] = tuple(
+            step if isinstance(step, HostCall) else _addresses[step] for step in code.steps
+        )
+        self._calls = tuple(s if isinstance(s, HostCall) else _ENTRY(s) for s in self.segments)
+        count = len(code.buffers) + (1 if code.arena_bytes else 0)
+        self._pointers = ctypes.c_void_p * max(count, 1)
+        self._registers = ctypes.c_int64 * max(len(code.registers), 1)
+        self._count = count
+
+    @property
+    def address(self) -> int:
+        """Entry of a program without host calls.
+
+        Raises:
+            RuntimeError: the program has host calls; run its ``segments``.
+        """
+        if len(self.segments) != 1 or isinstance(self.segments[0], HostCall):
+            raise RuntimeError(
+                f"program '{self.code.name}' has {len(self.segments)} steps, not one native entry. "
+                "Call the NativeProgram or walk its segments."
+            )
+        return self.segments[0]
+
+    def __call__(
+        self,
+        pointers: Sequence[int],
+        registers: Sequence[int] = (),
+        host_call: HostFunction | None = None,
+    ) -> None:
+        """Run the program.
+
+        Args:
+            pointers: addresses as described above; memory must stay alive and large enough.
+            registers: values of ``code.registers``.
+            host_call: runs the program's host calls, given the call, the address of every
+                caller buffer by name, and the registers.
+        """
+        if len(pointers) != self._count or len(registers) != len(self.code.registers):
+            raise ValueError(
+                f"program '{self.code.name}' takes {self._count} addresses and "
+                f"{len(self.code.registers)} registers, not {len(pointers)} and {len(registers)}"
+            )
+        places = self._pointers(*pointers)
+        values = self._registers(*registers)
+        for step in self._calls:
+            if isinstance(step, HostCall):
+                if host_call is None:
+                    raise ValueError(
+                        f"program '{self.code.name}' calls host function '{step.function}'. "
+                        "Pass host_call."
+                    )
+                named = dict(zip(self.code.buffers, pointers, strict=False))
+                host_call(step, named, registers)
+            else:
+                step(places, values)
+
+
+def load(code: HostCode) -> NativeProgram:
+    """Bring a compiled program into the process.
+
+    Raises:
+        RuntimeError: the code was compiled for another processor.
+    """
+    if code.cpu_key != host_cpu().key:
+        raise RuntimeError(
+            f"program '{code.name}' was compiled for another processor. Compile it again here."
+        )
+    with _lock:
+        for library in code.libraries:
+            _load_library(library)
+        for symbol, text in code.objects:
+            if symbol not in _addresses:
+                _add_object(text, (symbol,))
+        entries = tuple(s for s in code.steps if isinstance(s, str))
+        if entries and entries[0] not in _addresses:
+            _add_object(code.entry, entries)
+    return NativeProgram(code)
+
+
+def _add_object(code: bytes, symbols: Sequence[str]) -> None:
+    target = llvm.Target.from_triple(host_cpu().triple)
+    machine = target.create_target_machine(codemodel="jitdefault", jit=True)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    for symbol in symbols:
+        address = engine.get_function_address(symbol)
+        assert address, f"object lacks {symbol}"
+        llvm.add_symbol(symbol, address)
+        _addresses[symbol] = address
+    # Detached is never disposed: workers may be running the code while the interpreter ends.
+    engine.detach()
+
+
+@cache
+def _load_library(library: str) -> None:
+    cpu = host_cpu()
+    code = object_code(library_text(library, cpu), HostOptions().optimisation, cpu)
+    _add_object(code, symbols_of(library))
+    if library == POOL:
+        ctypes.CFUNCTYPE(None)(_addresses["trnx_pool_init"])()
+        if hasattr(os, "register_at_fork"):
+            forget = ctypes.CFUNCTYPE(None)(_addresses["trnx_pool_forget"])
+            os.register_at_fork(after_in_child=forget)

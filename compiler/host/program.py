@@ -1,0 +1,306 @@
+"""Compiles tile programs for the CPU of this process.
+
+Each distinct kernel becomes one object, found again by the hash of its content, so equal layers of
+one program or of several are compiled once. A small entry object calls the kernels in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from itertools import combinations
+from typing import Any, Final
+
+import llvmlite
+import llvmlite.binding as llvm
+import numpy as np
+
+from trnx.compiler.host.cpu import Cpu, host_cpu
+from trnx.compiler.host.emit import I32, I64, PTR, Function, Module, i64
+from trnx.compiler.host.index import Indices
+from trnx.compiler.host.kernel import KernelEmitter
+from trnx.compiler.host.library import libraries_for
+from trnx.compiler.tile.ir import Buffer, HostCall, Kernel, KernelCall, TileProgram
+from trnx.core import config
+from trnx.core.source import Source
+
+FORMAT: Final = 1
+"""Changes whenever generated code or its calling convention does."""
+
+_SKIPPED: Final = frozenset(("source", "deps", "id", "address", "copies"))
+"""Fields of tile programs that host code does not depend on."""
+
+AliasPairs = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """Options captured when a program is compiled.
+
+    ``threads`` is the most threads a parallel loop may use (0: every core this process may run
+    on); ``optimisation`` is LLVM's code generation level.
+    """
+
+    threads: int = 0
+    optimisation: int = 2
+
+    @classmethod
+    def current(cls) -> HostOptions:
+        """The options in force."""
+        return cls(threads=config.threads.value)
+
+    @property
+    def thread_limit(self) -> int:
+        """Threads to use at most, at least 1."""
+        return self.threads if self.threads > 0 else available_cores()
+
+
+def available_cores() -> int:
+    """Cores this process may run on."""
+    import os
+
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostCode:
+    """A compiled tile program, ready to be stored.
+
+    ``objects`` maps symbols of kernels to object code; ``entry`` holds one function per native
+    segment, named in ``steps``, between which the program's host calls come. ``buffers`` names
+    the buffers in call order; with ``arena_bytes`` the arena's address comes after them.
+    """
+
+    name: str
+    cpu_key: str
+    objects: tuple[tuple[str, bytes], ...]
+    entry: bytes
+    steps: tuple[str | HostCall, ...]
+    libraries: tuple[str, ...]
+    buffers: tuple[str, ...]
+    registers: tuple[str, ...]
+    arena_bytes: int
+
+
+_cache: dict[str, bytes] = {}
+_lock = threading.RLock()
+
+
+def compile_program(program: TileProgram, options: HostOptions | None = None) -> HostCode:
+    """Generate native code for ``program``.
+
+    Raises:
+        TileError: an instruction has operands that no target defines.
+        RuntimeError: LLVM refuses this processor.
+    """
+    options = HostOptions.current() if options is None else options
+    cpu = host_cpu()
+    objects: dict[str, bytes] = {}
+    symbols: list[str] = []
+    libraries: set[str] = set()
+    for call in program.calls:
+        if isinstance(call, HostCall):
+            symbols.append("")
+            continue
+        kernel = program.kernels[call.kernel]
+        pairs = _alias_pairs(program, call)
+        symbol, code = kernel_object(kernel, program.target, pairs, options, cpu)
+        objects[symbol] = code
+        symbols.append(symbol)
+    for code in objects.values():
+        libraries |= libraries_for(code)
+    entry, steps = _entry(program, symbols, options, cpu)
+    return HostCode(
+        name=program.name,
+        cpu_key=cpu.key,
+        objects=tuple(sorted(objects.items())),
+        entry=entry,
+        steps=steps,
+        libraries=tuple(sorted(libraries)),
+        buffers=tuple(b.name for b in caller_buffers(program)),
+        registers=program.registers,
+        arena_bytes=program.arena_bytes,
+    )
+
+
+def caller_buffers(program: TileProgram) -> list[Buffer]:
+    """Buffers whose addresses the caller passes, in order."""
+    return [b for b in program.buffers if b.kind != "temp"]
+
+
+def kernel_object(
+    kernel: Kernel, target: str, pairs: AliasPairs, options: HostOptions, cpu: Cpu
+) -> tuple[str, bytes]:
+    """The symbol and object code of a kernel, compiled at most once per content."""
+    content = "\n".join(
+        (
+            str(FORMAT),
+            llvmlite.__version__,
+            cpu.key,
+            repr(options.optimisation),
+            repr(options.thread_limit),
+            target,
+            repr(sorted(pairs)),
+            *_canonical(kernel),
+        )
+    )
+    symbol = "trnx_kernel_" + hashlib.sha256(content.encode()).hexdigest()[:32]
+    with _lock:
+        if symbol not in _cache:
+            module = Module(cpu)
+
+            def aliases(a: str, b: str) -> bool:
+                return a == b or (a, b) in pairs or (b, a) in pairs
+
+            KernelEmitter(module, kernel, symbol, target, aliases, options.thread_limit).emit()
+            _cache[symbol] = object_code(module.text(), options.optimisation, cpu)
+        return symbol, _cache[symbol]
+
+
+def _canonical(kernel: Kernel) -> Iterator[str]:
+    """The kernel's content as text; names of kernels and things the host ignores are left out."""
+    yield from (_text(kernel.params), _text(kernel.registers), _text(kernel.body))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, np.dtype):
+        return value.name
+    if isinstance(value, Source):
+        return ""
+    if isinstance(value, tuple):
+        return "(" + ",".join(map(_text, value)) + ")"
+    if isinstance(value, float):
+        return struct.pack("<d", value).hex()
+    if is_dataclass(value) and not isinstance(value, Enum):
+        if type(value).__name__ in ("Expr", "Symbol", "Call"):
+            return str(value)
+        parts = [_text(getattr(value, f.name)) for f in fields(value) if f.name not in _SKIPPED]
+        return f"{type(value).__name__}({','.join(parts)})"
+    return repr(value)
+
+
+def _alias_pairs(program: TileProgram, call: KernelCall) -> AliasPairs:
+    """Pairs of the kernel's parameters that may share memory in ``call``."""
+    table = {b.name: b for b in program.buffers}
+    params = program.kernels[call.kernel].params
+    found = set()
+    for (p, a), (q, b) in combinations(zip(params, call.buffers, strict=True), 2):
+        if p.role == "in" and q.role == "in":
+            continue
+        if _may_overlap(table[a], table[b]):
+            found.add((p.name, q.name))
+    return frozenset(found)
+
+
+def _may_overlap(a: Buffer, b: Buffer) -> bool:
+    if a.name == b.name or a.alias == b.name or b.alias == a.name:
+        return True
+    if a.alias is not None and a.alias == b.alias:
+        return True
+    if a.kind != "temp" or b.kind != "temp":
+        return False
+    size_a, size_b = _bytes(a), _bytes(b)
+    if a.offset is None or b.offset is None or size_a is None or size_b is None:
+        return True
+    return a.offset < b.offset + size_b and b.offset < a.offset + size_a
+
+
+def _bytes(buffer: Buffer) -> int | None:
+    if buffer.strides is not None or not all(isinstance(n, int) for n in buffer.shape):
+        return None
+    return int(np.prod([int(str(n)) for n in buffer.shape], dtype=np.int64)) * buffer.dtype.itemsize
+
+
+# Entry functions --------------------------------------------------------------------------------
+
+
+def _entry(
+    program: TileProgram, symbols: Sequence[str], options: HostOptions, cpu: Cpu
+) -> tuple[bytes, tuple[str | HostCall, ...]]:
+    """The object with one function per native segment, and the steps of the program."""
+    steps: list[str | HostCall] = []
+    module = Module(cpu)
+    content = hashlib.sha256(repr((program.name, symbols, _text(program.calls))).encode())
+    content.update(_text(program.buffers).encode())
+    prefix = "trnx_entry_" + content.hexdigest()[:32]
+    segment: list[tuple[KernelCall, str]] = []
+
+    def close() -> None:
+        if segment:
+            name = f"{prefix}_{len(steps)}"
+            _emit_segment(module, name, program, segment)
+            steps.append(name)
+            segment.clear()
+
+    for call, symbol in zip(program.calls, symbols, strict=True):
+        if isinstance(call, HostCall):
+            close()
+            steps.append(call)
+        else:
+            segment.append((call, symbol))
+    close()
+    # The entry only calls: the quickest code generation serves it best.
+    return object_code(module.text(), 0, cpu), tuple(steps)
+
+
+def _emit_segment(
+    module: Module, name: str, program: TileProgram, calls: Sequence[tuple[KernelCall, str]]
+) -> None:
+    f = Function(module, name, I32, [(PTR, "buffers"), (PTR, "registers")])
+    values = {
+        register: f.load(I64, f.pointer(f.argument("registers"), i64(k), I64))
+        for k, register in enumerate(program.registers)
+    }
+    indices = Indices(f, values)
+    given = caller_buffers(program)
+    places = {
+        b.name: f.load(PTR, f.pointer(f.argument("buffers"), i64(k), PTR))
+        for k, b in enumerate(given)
+    }
+    temps = [b for b in program.buffers if b.kind == "temp"]
+    if temps:
+        arena = f.load(PTR, f.pointer(f.argument("buffers"), i64(len(given)), PTR))
+        for b in temps:
+            assert b.offset is not None, f"temp buffer {b.name} has no offset"
+            places[b.name] = f.pointer(arena, i64(b.offset), "i8")
+    most = max([len(c.buffers) for c, _ in calls] + [1])
+    words = max([len(c.registers) for c, _ in calls] + [1])
+    buffers, registers = f.stack(PTR, most), f.stack(I64, words)
+    for call, symbol in calls:
+        for k, buffer in enumerate(call.buffers):
+            f.store(places[buffer], f.pointer(buffers, i64(k), PTR))
+        for k, register in enumerate(call.registers):
+            f.store(indices.value(register), f.pointer(registers, i64(k), I64))
+        f.call_void(symbol, buffers, registers)
+    f.finish(i64(0)._replace(type=I32))
+
+
+# LLVM -------------------------------------------------------------------------------------------
+
+
+@cache
+def _machine(optimisation: int) -> llvm.TargetMachine:
+    cpu = host_cpu()
+    target = llvm.Target.from_triple(cpu.triple)
+    return target.create_target_machine(
+        cpu=cpu.name,
+        features=cpu.features,
+        opt=optimisation,
+        reloc="pic",
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+def object_code(text: str, optimisation: int, cpu: Cpu) -> bytes:
+    """Object code for LLVM assembly; no mid-level pass runs."""
+    with _lock:
+        module = llvm.parse_assembly(text)
+        return bytes(_machine(optimisation).emit_object(module))
