@@ -9,7 +9,8 @@ everything before it, because every engine reads the register.
 Lists are kept short: an edge that queue order and other edges already imply is left out. Which
 conflicts exist is found by running the kernel abstractly with every loop cut to the few iterations
 after which the pattern repeats, with vector clocks as knowledge: ``known[queue]`` is the number of
-that queue's instances that have finished when the instance starts.
+that queue's instances that have finished when the instance starts. A conflict that is only
+possible asks for an edge, but only a certain one is a wait that implies others.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from trnx.compiler.tile.analysis import (
     Env,
     accesses,
     disjoint,
+    extent,
     free_range,
     index_bounds,
     kernel_env,
     partition_range,
     trip_count,
 )
+from trnx.compiler.tile.expr import bounds
 from trnx.compiler.tile.ir import (
     Alloc,
     For,
@@ -84,12 +87,17 @@ def schedule(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What one static access may touch. Tiles: partitions and bytes; HBM: the access itself."""
+    """What one static access may touch, and what it is certain to touch in every instance.
+
+    Tiles: half-open ranges of partitions and bytes; HBM: the access itself.
+    """
 
     owner: str
     writes: bool
     partitions: tuple[int, int] = (0, 0)
     bytes: tuple[int, int] = (0, 0)
+    sure_partitions: tuple[int, int] = (0, 0)
+    sure_bytes: tuple[int, int] = (0, 0)
     tile: Tile | None = None
     hbm: HbmAccess | None = None
 
@@ -147,8 +155,21 @@ class Conflicts:
         last = tile.free_size - 1 if high is None else min(high, tile.free_size - 1)
         top = partition_range(access, env)[1]
         top = tile.shape[0] - 1 if top is None else top
+        rows = max(0, bounds(access.partitions, env)[0] or 0)
+        sure = (0, 0)
+        if isinstance(access.offset, int) and all(
+            (bounds(s.count, env)[0] or 0) > 0 for s in access.spans
+        ):
+            least = bounds(extent(access.spans), env)[0] or 0
+            sure = (access.offset * size, (access.offset + least + 1) * size)
         return Region(
-            tile.name, writes, (access.start, top), (first * size, (last + 1) * size), tile
+            tile.name,
+            writes,
+            (access.start, top + 1),
+            (first * size, (last + 1) * size),
+            (access.start, access.start + rows),
+            sure,
+            tile,
         )
 
     def candidates(self, first: int, second: int) -> bool:
@@ -179,12 +200,26 @@ class Conflicts:
             ]
         return self._hbm_pairs[key]
 
-    def conflict(self, first: _Instance, second: _Instance) -> bool:
-        """Whether ``second``, later in program order, must wait for ``first``."""
+    def certain(self, first: _Instance, second: _Instance) -> bool:
+        """Whether the two instances conflict in every run."""
         one, two = first.instruction.id, second.instruction.id
-        for a, b in self._tiles(one, two):
-            if _share(a, first.copies, b, second.copies):
-                return True
+        if any(
+            _share(a, first.copies, b, second.copies, sure=True) for a, b in self._tiles(one, two)
+        ):
+            return True
+        if _relation(first.iterations, second.iterations) != (None, ()):
+            return False
+        env = {**self.env[one], **self.env[two]}
+        return any(
+            a == b and a.index is None and all((bounds(c, env)[0] or 0) > 0 for c in a.shape)
+            for a, b in self._hbm(one, two)
+        )
+
+    def possible(self, first: _Instance, second: _Instance) -> bool:
+        """Whether the two instances may conflict."""
+        one, two = first.instruction.id, second.instruction.id
+        if any(_share(a, first.copies, b, second.copies) for a, b in self._tiles(one, two)):
+            return True
         pairs = self._hbm(one, two)
         if not pairs:
             return False
@@ -216,14 +251,8 @@ def _relation(
     return None, tuple(sorted({n for n, _ in (*first[common:], *second[common:])}))
 
 
-def _base(region: Region, copy: int) -> tuple[int, int]:
-    assert region.tile is not None and region.tile.address is not None
-    start = region.tile.address[1] + copy * region.tile.free_bytes
-    return start + region.bytes[0], start + region.bytes[1]
-
-
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[0] < b[1] and b[0] < a[1]
+    return max(a[0], b[0]) < min(a[1], b[1])
 
 
 def _may_share(a: Region, b: Region) -> bool:
@@ -236,20 +265,31 @@ def _may_share(a: Region, b: Region) -> bool:
     )
 
 
-def _share(a: Region, copies_a: Mapping[str, int], b: Region, copies_b: Mapping[str, int]) -> bool:
+def _share(
+    a: Region,
+    copies_a: Mapping[str, int],
+    b: Region,
+    copies_b: Mapping[str, int],
+    *,
+    sure: bool = False,
+) -> bool:
+    """Whether the two regions overlap, or are certain to, with these rotating copies."""
     assert a.tile is not None and b.tile is not None
     copy_a, copy_b = copies_a.get(a.owner, 0), copies_b.get(b.owner, 0)
-    if a.tile.address is None or b.tile.address is None:
-        if a.owner != b.owner or copy_a != copy_b:
-            return False
-        starts = (0, 0)
-        bytes_a, bytes_b = a.bytes, b.bytes
-    else:
-        starts = (a.tile.address[0], b.tile.address[0])
-        bytes_a, bytes_b = _base(a, copy_a), _base(b, copy_b)
-    rows_a = (starts[0] + a.partitions[0], starts[0] + a.partitions[1] + 1)
-    rows_b = (starts[1] + b.partitions[0], starts[1] + b.partitions[1] + 1)
-    return _overlap(rows_a, rows_b) and _overlap(bytes_a, bytes_b)
+    placed = a.tile.address is not None and b.tile.address is not None
+    if not placed and (a.owner != b.owner or copy_a != copy_b):
+        return False
+    boxes = []
+    for region, copy in ((a, copy_a), (b, copy_b)):
+        assert region.tile is not None
+        partition, byte = region.tile.address if placed and region.tile.address else (0, 0)
+        byte += copy * region.tile.free_bytes if placed else 0
+        rows = region.sure_partitions if sure else region.partitions
+        columns = region.sure_bytes if sure else region.bytes
+        boxes.append(
+            ((partition + rows[0], partition + rows[1]), (byte + columns[0], byte + columns[1]))
+        )
+    return all(_overlap(one, two) for one, two in zip(*boxes, strict=True))
 
 
 def repetitions(loop: For | While) -> int:
@@ -320,27 +360,30 @@ class _Search:
             instruction, queue, position, self.time, iterations, dict(self.copies), known
         )
         chosen = self.deps.setdefault(instruction.id, set())
-        earlier = [
+        conflicts = self.conflicts
+        needed = [
             other
             for rival in self.rivals[instruction.id]
-            if (other := self._latest(rival, instance)) is not None
+            if (other := self._latest(rival, instance, conflicts.possible)) is not None
         ]
         # Edges that are there anyway come first; then the latest, which implies the most.
-        earlier.sort(key=lambda other: (other.instruction.id not in chosen, -other.time))
-        for other in earlier:
-            if other.instruction.id not in chosen:
+        needed.sort(key=lambda other: (other.instruction.id not in chosen, -other.time))
+        for other in needed:
+            rival = other.instruction.id
+            if rival not in chosen:
                 if known.get(other.queue, 0) >= other.position:
                     continue
-                chosen.add(other.instruction.id)
-            for name, count in other.known.items():
-                known[name] = max(known.get(name, 0), count)
-            known[other.queue] = max(known.get(other.queue, 0), other.position)
+                chosen.add(rival)
+            waited = self._latest(rival, instance, conflicts.certain)
+            if waited is not None:
+                for name, count in waited.known.items():
+                    known[name] = max(known.get(name, 0), count)
+                known[waited.queue] = max(known.get(waited.queue, 0), waited.position)
         self.queue_length[queue] = position
         self.queue_known[queue] = known
         self.history.setdefault(instruction.id, []).append(instance)
 
-    def _latest(self, rival: int, instance: _Instance) -> _Instance | None:
-        for other in reversed(self.history.get(rival, ())):
-            if self.conflicts.conflict(other, instance):
-                return other
-        return None
+    def _latest(
+        self, rival: int, instance: _Instance, test: Callable[[_Instance, _Instance], bool]
+    ) -> _Instance | None:
+        return next((o for o in reversed(self.history.get(rival, ())) if test(o, instance)), None)
