@@ -8,6 +8,7 @@ casts on the way in and out). A merged node has one use, so nothing is computed 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -226,8 +227,9 @@ def _scalar(e: Emitter, form: ScalarForm, data: TileView) -> TileView | Number:
     """The scalar operand; integers stay integers for exact and bitwise operations."""
     if not isinstance(form.scalar, Node):
         return form.scalar
-    exact = form.is_bitvec or not is_float(data.dtype)
-    return e.scalar(form.scalar, exact=exact)
+    integers = is_integer(data.dtype) and is_integer(form.scalar.dtype)
+    exact = integers and (form.op in ("add", "subtract", "multiply") or is_native(e.target))
+    return e.scalar(form.scalar, exact=exact or form.is_bitvec)
 
 
 def _with_tile(e: Emitter, node: Node, op: str) -> TileView | None:
@@ -499,7 +501,7 @@ def convert(e: Emitter, node: Node) -> Value:
     data = e.view(x)
     result = e.tile(node)
     if is_integer(source) and is_integer(target) and not is_native(e.target):
-        _integer_cast(e, result, data)
+        integer_cast(e, result, data, lambda dtype: e.tile(node, dtype))
     elif source.itemsize == 8 and not is_native(e.target) or target.itemsize == 8 and is_bool(source):
         e.builder.dma_copy(result, data, engine="gpsimd")
     else:
@@ -513,15 +515,41 @@ def _writes_any_dtype(e: Emitter, x: Node) -> bool:
     return made and e.is_private(x) and x not in e.sums and x.dtype == float32
 
 
-def _integer_cast(e: Emitter, result: TileView, data: TileView) -> None:
+def integer_cast(
+    e: Emitter, result: TileView, data: TileView, scratch: Callable[[np.dtype[Any]], TileView]
+) -> None:
+    """Integer to integer, keeping the low bits, where a plain copy would go through fp32.
+
+    Args:
+        e: the emitter.
+        result: where to write.
+        data: what to cast.
+        scratch: gives a tile of a dtype in the shape of the data.
+    """
     source, target = data.dtype, result.dtype
     if 8 in (source.itemsize, target.itemsize):
         e.builder.dma_copy(result, data, engine="gpsimd")
     elif source.itemsize <= 2 and _holds(target, source):
         e.builder.tensor_copy(result, data)
-    else:
-        # A copy would go through fp32; a bitwise operation keeps the low bits.
+    elif source.itemsize == target.itemsize:
         e.builder.tensor_scalar(result, data, 0, op0="bitwise_or")
+    elif source.itemsize < target.itemsize:  # a signed number as a wider unsigned one
+        wide = scratch(int32)
+        e.builder.tensor_copy(wide, data)
+        integer_cast(e, result, wide, scratch)
+    else:
+        bits = 8 * target.itemsize
+        low = scratch(source)
+        mask, half = (1 << bits) - 1, 1 << (bits - 1)
+        if is_unsigned_integer(target):
+            e.builder.tensor_scalar(low, data, mask, op0="bitwise_and")
+            e.builder.tensor_copy(result, low)
+        else:
+            # (x & mask ^ half) - half is the low bits as a signed number, exact in fp32.
+            e.builder.tensor_scalar(
+                low, data, mask, half, op0="bitwise_and", op1="bitwise_xor"
+            )
+            e.builder.tensor_scalar(result, low, half, op0="subtract", engine="vector")
 
 
 def _holds(target: np.dtype[Any], source: np.dtype[Any]) -> bool:

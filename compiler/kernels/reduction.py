@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trnx.compiler.kernels.elementwise import is_native
+from trnx.compiler.kernels.elementwise import integer_cast, is_native
 from trnx.compiler.kernels.emitter import Emitter, Number, Value
 from trnx.compiler.kernels.group import Node
 from trnx.compiler.kernels.registry import Kind, lowers
@@ -123,10 +123,7 @@ def _integer_sum(e: Emitter, node: Node, data: TileView) -> TileView:
     (x,) = node.operands
     holder = int32 if node.dtype.itemsize < 4 else node.dtype
     work = e.scratch(x.axes, holder)
-    if node.dtype == holder:
-        e.builder.tensor_copy(work, data)
-    else:
-        e.builder.tensor_scalar(work, data, 0, op0="bitwise_or")
+    e.builder.tensor_copy(work, data)  # bit exact, or from at most 16 bits
     flat = work.reshape(work.partitions, width)
     while width > 1:
         half: Index = width // 2
@@ -139,5 +136,5 @@ def _integer_sum(e: Emitter, node: Node, data: TileView) -> TileView:
     if node.dtype == holder:
         e.builder.tensor_copy(e.as_column(result), last)
     else:
-        e.builder.tensor_scalar(e.as_column(result), last, 0, op0="bitwise_or")
+        integer_cast(e, e.as_column(result), last, lambda dtype: e.as_column(e.column(dtype)))
     return result
