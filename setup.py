@@ -45,8 +45,10 @@ class BuildTorchExtension(build_ext):
         assert directory is not None
         output = Path(self.build_lib) / "trnx_torch"
         output.mkdir(parents=True, exist_ok=True)
-        built = load_build_script().compile_extension(directory, output)
-        self._built = [str(built)]
+        load_build_script().compile_extension(directory, output)
+        for lock in output.glob("*.lock"):  # served concurrent builds; nothing of it ships
+            lock.unlink()
+        self._built = [str(path) for path in output.glob("_neuron-*")]
 
     def get_outputs(self) -> list[str]:
         """Paths of the compiled files."""
