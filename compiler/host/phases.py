@@ -166,14 +166,20 @@ def schedule(ops: Sequence[RowOp], outside: Collection[str], aliases: Aliases) -
     for phase in used:
         phase.ops.sort(key=lambda op: op.order)
     stored = _serve(used, outside, aliases)
+    taken = {
+        service.row[0]
+        for phase in used
+        for service in phase.services.values()
+        if service.row is not None
+    }
     for phase in used:
-        phase.ops = [op for op in phase.ops if not _is_idle_load(op, phase, stored)]
+        phase.ops = [op for op in phase.ops if not _is_idle_load(op, phase, stored | taken)]
     return Schedule(tuple(phase for phase in used if phase.ops), stored)
 
 
-def _is_idle_load(op: RowOp, phase: Phase, stored: Collection[str]) -> bool:
+def _is_idle_load(op: RowOp, phase: Phase, needed: Collection[str]) -> bool:
     """Whether a load has no reader in its phase and needs no memory: readers repeat it."""
-    if not op.is_load or op.results[0][0].memory in stored:
+    if not op.is_load or op.results[0][0].memory in needed:
         return False
     tile = op.results[0][0].memory
     return not any(w.memory == tile for other in phase.ops for w in other.reads if w.on_chip)

@@ -200,7 +200,9 @@ done:
   br label %wait
 }}
 
-define void @trnx_parallel(ptr %body, ptr %context, i64 %trips, i64 %bytes, ptr %scratch, i64 %limit) nounwind {{
+define void @trnx_parallel(
+    ptr %body, ptr %context, i64 %trips, i64 %bytes, ptr %scratch, i64 %limit
+) nounwind {{
 entry:
   %slot = alloca i64
   %enough = icmp sgt i64 %trips, 1
