@@ -15,6 +15,7 @@ Two kinds of access pattern exist, both counted in elements and written outer to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -55,7 +56,7 @@ class Tile:
     @property
     def free_size(self) -> int:
         """Elements per partition."""
-        return int(np.prod(self.shape[1:], dtype=np.int64))
+        return math.prod(self.shape[1:])
 
     @property
     def free_bytes(self) -> int:
