@@ -271,16 +271,24 @@ class Stream(torch.Stream):
         self.wait_event(stream.record_event())
 
 
-class Event(torch.Event):
-    """A point in a stream's work, with host time if `enable_timing`."""
+class _EventType(type):
+    # torch compares event classes exactly, so what Event() makes is a plain torch.Event.
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Event) and instance.device.type == "neuron"
+
+
+class Event(torch.Event, metaclass=_EventType):
+    """A point in a stream's work, with host time if `enable_timing`. Makes a `torch.Event`."""
 
     def __new__(
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> Event:
+    ) -> torch.Event:
         _loader.extension()
         if interprocess:
-            raise NotImplementedError("Neuron events cannot be shared between processes.")
-        return super().__new__(cls, device="neuron", enable_timing=enable_timing, blocking=blocking)
+            raise NotImplementedError(
+                "Neuron events cannot be shared between processes. Leave interprocess out."
+            )
+        return torch.Event(device="neuron", enable_timing=enable_timing, blocking=blocking)
 
 
 def current_stream(device: Device = None) -> torch.Stream:

@@ -26,7 +26,6 @@ using torch::jit::Stack;
 // What the fallback needs to know about an operator, worked out at its first call.
 struct OpPlan {
   OpCounts* counts = nullptr;
-  bool has_cpu_kernel = false;
   bool takes_generator = false;
   std::vector<bool> written; // per argument: the schema says it is written to
   std::vector<bool> host_allowed; // per argument: a cpu tensor of any rank is part of its contract
@@ -50,6 +49,15 @@ const std::set<std::pair<std::string, std::string>>& host_arguments() {
 std::shared_mutex plans_lock;
 ska::flat_hash_map<const c10::FunctionSchema*, std::unique_ptr<OpPlan>> plans;
 
+// A library that is taken away frees its schemas, and a new one may get the same address.
+struct ForgetPlans final : c10::OpRegistrationListener {
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    const std::unique_lock<std::shared_mutex> lock(plans_lock);
+    plans.erase(&op.schema());
+  }
+};
+
 OpPlan& plan_of(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   {
@@ -61,7 +69,6 @@ OpPlan& plan_of(const c10::OperatorHandle& op) {
   }
   auto plan = std::make_unique<OpPlan>();
   plan->counts = &op_counts(full_name(op.operator_name()));
-  plan->has_cpu_kernel = op.hasComputedKernelForDispatchKey(DispatchKey::CPU);
   for (const auto& argument : schema.arguments()) {
     const auto* alias = argument.alias_info();
     plan->written.push_back(alias != nullptr && alias->isWrite());
@@ -228,6 +235,9 @@ class Call {
     if (device_ < 0) {
       return std::move(host); // no neuron tensor and no neuron device took part
     }
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        host.layout() == c10::kStrided, plan_.counts->name, " returns a tensor of layout ",
+        host.layout(), ", and device neuron has strided tensors only. Move the input to cpu first.");
     return adopt(std::move(host), device_);
   }
 
@@ -246,7 +256,7 @@ class Call {
 void run_on_host(const c10::OperatorHandle& op, Stack* stack, bool counted) {
   auto& plan = plan_of(op);
   TORCH_CHECK_NOT_IMPLEMENTED(
-      plan.has_cpu_kernel, plan.counts->name, " has no kernel for device neuron, and torch has none "
+      op.hasComputedKernelForDispatchKey(DispatchKey::CPU), plan.counts->name, " has no kernel for device neuron, and torch has none "
       "for cpu to fall back to. Move the tensors to cpu and use another operation.");
   Call call(op, plan);
   call.alias_arguments(stack);
@@ -313,6 +323,9 @@ void register_fallback() {
   static auto* library =
       new torch::Library(torch::Library::IMPL, "_", DispatchKey::PrivateUse1, __FILE__, __LINE__);
   library->fallback(torch::CppFunction::makeFromBoxedFunction<&cpu_fallback>());
+  static auto* listener = new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<ForgetPlans>()));
+  (void)listener;
 
   auto& dispatcher = c10::Dispatcher::singleton();
   const auto names = [&](DispatchKey key) {
