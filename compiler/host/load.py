@@ -16,7 +16,7 @@ import llvmlite.binding as llvm
 
 from trnx.compiler.host.cpu import host_cpu
 from trnx.compiler.host.library import POOL, library_text, symbols_of
-from trnx.compiler.host.program import HostCode, HostOptions, object_code
+from trnx.compiler.host.program import HostCode, HostOptions, object_code, packed_symbol
 from trnx.compiler.tile.ir import HostCall
 
 HostFunction = Callable[[HostCall, dict[str, int], Sequence[int]], None]
@@ -46,6 +46,14 @@ class NativeProgram:
         self._pointers = ctypes.c_void_p * max(count, 1)
         self._registers = ctypes.c_int64 * max(len(code.registers), 1)
         self._count = count
+
+    @property
+    def packed_segments(self) -> tuple[int | HostCall, ...]:
+        """The steps in order, native ones by their packed entries (`program.packed_symbol`)."""
+        return tuple(
+            step if isinstance(step, HostCall) else _addresses[packed_symbol(step)]
+            for step in self.code.steps
+        )
 
     @property
     def address(self) -> int:
@@ -113,7 +121,7 @@ def load(code: HostCode) -> NativeProgram:
                 _add_object(text, (symbol,))
         entries = tuple(s for s in code.steps if isinstance(s, str))
         if entries and entries[0] not in _addresses:
-            _add_object(code.entry, entries)
+            _add_object(code.entry, (*entries, *map(packed_symbol, entries)))
     return NativeProgram(code)
 
 

@@ -21,7 +21,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from trnx.compiler.host.cpu import Cpu, host_cpu
-from trnx.compiler.host.emit import I32, I64, PTR, Function, Module, i64
+from trnx.compiler.host.emit import I32, I64, PTR, Function, Module, Value, i64
 from trnx.compiler.host.index import Indices
 from trnx.compiler.host.kernel import KernelEmitter
 from trnx.compiler.host.library import libraries_for
@@ -60,6 +60,30 @@ class HostOptions:
         return self.threads if self.threads > 0 else available_cores()
 
 
+@dataclass(frozen=True, slots=True)
+class HostIdentity:
+    """What native code depends on besides the program: versions, processor, captured options."""
+
+    llvmlite: str
+    llvm: str
+    cpu: str
+    features: str
+    options: str
+
+
+def host_identity() -> HostIdentity:
+    """The identity of code this process would generate now."""
+    cpu = host_cpu()
+    options = HostOptions.current()
+    return HostIdentity(
+        llvmlite=llvmlite.__version__,
+        llvm=".".join(map(str, llvm.llvm_version_info)),
+        cpu=f"{cpu.triple} {cpu.name}",
+        features=cpu.features,
+        options=f"format={FORMAT} level={options.optimisation} threads={options.thread_limit}",
+    )
+
+
 def available_cores() -> int:
     """Cores this process may run on."""
     import os
@@ -73,9 +97,10 @@ def available_cores() -> int:
 class HostCode:
     """A compiled tile program, ready to be stored.
 
-    ``objects`` maps symbols of kernels to object code; ``entry`` holds one function per native
-    segment, named in ``steps``, between which the program's host calls come. ``buffers`` names
-    the buffers in call order; with ``arena_bytes`` the arena's address comes after them.
+    ``objects`` maps symbols of kernels to object code; ``entry`` holds two functions per native
+    segment, the one named in ``steps``, between which the program's host calls come, and its
+    packed form (`packed_symbol`). ``buffers`` names the buffers in call order; with
+    ``arena_bytes`` the arena's address comes after them.
     """
 
     name: str
@@ -87,6 +112,14 @@ class HostCode:
     buffers: tuple[str, ...]
     registers: tuple[str, ...]
     arena_bytes: int
+
+
+def packed_symbol(step: str) -> str:
+    """Symbol of a segment's ``int32_t entry(const int64_t *slots)``.
+
+    Slots are the addresses of all buffers in declared order, temps included, then the registers.
+    """
+    return f"{step}_packed"
 
 
 _cache: dict[str, bytes] = {}
@@ -236,6 +269,7 @@ def _entry(
         if segment:
             name = f"{prefix}_{len(steps)}"
             _emit_segment(module, name, program, segment)
+            _emit_packed_segment(module, packed_symbol(name), program, segment)
             steps.append(name)
             segment.clear()
 
@@ -258,7 +292,6 @@ def _emit_segment(
         register: f.load(I64, f.pointer(f.argument("registers"), i64(k), I64))
         for k, register in enumerate(program.registers)
     }
-    indices = Indices(f, values)
     given = caller_buffers(program)
     places = {
         b.name: f.load(PTR, f.pointer(f.argument("buffers"), i64(k), PTR))
@@ -270,6 +303,32 @@ def _emit_segment(
         for b in temps:
             assert b.offset is not None, f"temp buffer {b.name} has no offset"
             places[b.name] = f.pointer(arena, i64(b.offset), "i8")
+    _emit_calls(f, calls, places, values)
+
+
+def _emit_packed_segment(
+    module: Module, name: str, program: TileProgram, calls: Sequence[tuple[KernelCall, str]]
+) -> None:
+    f = Function(module, name, I32, [(PTR, "slots")])
+    slots = f.argument("slots")
+    places = {
+        b.name: f.load(PTR, f.pointer(slots, i64(k), PTR)) for k, b in enumerate(program.buffers)
+    }
+    values = {
+        register: f.load(I64, f.pointer(slots, i64(len(program.buffers) + k), I64))
+        for k, register in enumerate(program.registers)
+    }
+    _emit_calls(f, calls, places, values)
+
+
+def _emit_calls(
+    f: Function,
+    calls: Sequence[tuple[KernelCall, str]],
+    places: dict[str, Value],
+    values: dict[str, Value],
+) -> None:
+    """Calls kernels in order, given the address of every buffer and the value of every register."""
+    indices = Indices(f, values)
     most = max([len(c.buffers) for c, _ in calls] + [1])
     words = max([len(c.registers) for c, _ in calls] + [1])
     buffers, registers = f.stack(PTR, most), f.stack(I64, words)

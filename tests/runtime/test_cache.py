@@ -27,7 +27,7 @@ from trnx.runtime.cache import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-KEY = CacheKey("p", (0,), "trn2", "0.1.0+0", "0.50", "22.1", "znver3", "+avx2")
+KEY = CacheKey("p", (0,), "trn2", "0.1.0+0", "0.50", "22.1", "znver3", "+avx2", "level=2 threads=2")
 
 
 def make_cache(directory: Path | None) -> CompileCache[str]:

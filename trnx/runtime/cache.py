@@ -48,6 +48,7 @@ class CacheKey:
         llvm: version of LLVM.
         cpu: name of the CPU that code is generated for.
         features: its feature string.
+        options: options captured in the code: optimisation level and thread limit.
     """
 
     program: str
@@ -58,6 +59,7 @@ class CacheKey:
     llvm: str
     cpu: str
     features: str
+    options: str
 
     def text(self) -> str:
         """The key as lines `name: value`; equal keys have equal texts in every process."""

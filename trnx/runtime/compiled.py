@@ -5,11 +5,33 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from trnx.compiler import host, pipeline
 from trnx.compiler.tile.ir import TileProgram
 from trnx.core.program import Program
+from trnx.core.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class NativeSegment:
+    """One native function over packed slots; loaded code stays as long as the process."""
+
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostSegment:
+    """A counted host fallback over buffers, given by their positions in the tile program."""
+
+    function: str
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    attrs: tuple[tuple[str, Any], ...]
+    source: Source | None
+
+
+Segment: TypeAlias = NativeSegment | HostSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +40,30 @@ class Compiled:
 
     Attributes:
         tile_program: the one truth that simulator, host and NKI share.
-        native: its host code.
+        code: its host code.
+        segments: native segments and host fallbacks in order.
     """
 
     tile_program: TileProgram
-    native: host.HostProgram
-
-    @property
-    def segments(self) -> Sequence[Any]:
-        """Native segments and host fallbacks in order."""
-        return self.native.segments
+    code: host.HostCode
+    segments: tuple[Segment, ...]
 
     def serialize(self) -> bytes:
         """Bytes for the disk cache, which checks them before they are read again."""
-        return pickle.dumps((self.tile_program, self.native.serialize()))
+        return pickle.dumps((self.tile_program, self.code))
+
+
+def _loaded(tile_program: TileProgram, code: host.HostCode) -> Compiled:
+    """Load native code into the process and name buffers by position."""
+    slots = {buffer.name: slot for slot, buffer in enumerate(tile_program.buffers)}
+    segments: list[Segment] = []
+    for step in host.load(code).packed_segments:
+        if isinstance(step, int):
+            segments.append(NativeSegment(step))
+        else:
+            ins, outs = (tuple(slots[name] for name in names) for names in (step.ins, step.outs))
+            segments.append(HostSegment(step.function, ins, outs, step.attrs, step.source))
+    return Compiled(tile_program, code, tuple(segments))
 
 
 def compile_program(program: Program, target: str, donated: Sequence[int] = ()) -> Compiled:
@@ -43,10 +75,10 @@ def compile_program(program: Program, target: str, donated: Sequence[int] = ()) 
         donated: positions of inputs whose memory results may take.
     """
     tile_program = pipeline.compile_program(program, target, donated)
-    return Compiled(tile_program, host.compile_tile_program(tile_program))
+    return _loaded(tile_program, host.compile_program(tile_program))
 
 
 def load(data: bytes) -> Compiled:
     """A compiled program from its serialized form."""
     tile_program, code = pickle.loads(data)
-    return Compiled(tile_program, host.load_host_program(tile_program, code))
+    return _loaded(tile_program, code)

@@ -67,6 +67,7 @@ def cache_key(program: Program, device: Device, donated: Sequence[int] = ()) -> 
         llvm=identity.llvm,
         cpu=identity.cpu,
         features=identity.features,
+        options=identity.options,
     )
 
 
