@@ -121,7 +121,7 @@ def _chain(op: Operation, data: Array, steps: list[tuple[str, Any, bool]]) -> Ar
         for name, value, reverse in steps:
             other = alu.to_bits(0 if value is None else value, width)
             left, right = (other, bits) if reverse else (bits, other)
-            bits = np.asarray(alu.BITS[name](left, np.broadcast_to(right, left.shape)))
+            bits = np.asarray(alu.BITS[name](*np.broadcast_arrays(left, right)))
         return alu.from_bits(bits, data.dtype, destination)
     dtype = op.compute_dtype(names)
     with np.errstate(all="ignore"):
