@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import html
+from math import floor, log10
 
 from trnx.compiler.sim.timeline import (
-    MAX_ROWS,
     Timeline,
     format_time,
     shapes_text,
@@ -42,12 +42,11 @@ def colour(timeline: Timeline, call: int) -> str:
 
 def nice_step(span: float, ticks: int) -> float:
     """A step of 1, 2 or 5 times a power of ten that cuts ``span`` into at most ``ticks`` parts."""
-    step = 10.0**-12
-    while True:
-        for factor in (1.0, 2.0, 5.0):
-            if span <= ticks * step * factor:
-                return step * factor
-        step *= 10.0
+    exponent = floor(log10(span / ticks))
+    for factor in (1.0, 2.0, 5.0, 10.0):
+        if span <= ticks * factor * 10.0**exponent * (1 + 1e-9):
+            return factor * 10.0**exponent
+    return 10.0 ** (exponent + 1)
 
 
 def render(timeline: Timeline, width: int) -> str:
@@ -76,7 +75,7 @@ def render(timeline: Timeline, width: int) -> str:
             f"{tick / 1e3:g}</text>"
         )
         tick += step
-    parts.append(f"<text x='8' y='{TOP - 10}' fill='#7b8794'>time in us</text>")
+    parts.append(f"<text x='8' y='{TOP - 10}' fill='#7b8794'>time in µs</text>")
     for lane, name in enumerate(timeline.lanes):
         y = TOP + lane * LANE
         share = 100 * timeline.cost.share(name)
@@ -86,11 +85,14 @@ def render(timeline: Timeline, width: int) -> str:
             f"<text x='{GUTTER - 8}' y='{y + 19}' text-anchor='end' fill='#7b8794'>"
             f"{share:.0f} %</text>"
         )
-    for block in timeline.blocks(MAX_BLOCKS, MAX_BLOCKS // max(1, len(timeline.lanes))):
+    blocks = timeline.blocks(MAX_BLOCKS, MAX_BLOCKS // len(timeline.lanes))
+    rows = [1] * len(timeline.lanes)
+    for block in blocks:
+        rows[block.lane] = max(rows[block.lane], block.row + 1)
+    for block in blocks:
         event = block.event
         y = TOP + block.lane * LANE + 4
-        rows = MAX_ROWS if timeline.lanes[block.lane].startswith("dma:") else 1
-        tall = (LANE - 8) / rows
+        tall = (LANE - 8) / rows[block.lane]
         where, line = source_text(source_of(timeline, event))
         opacity = 0.35 + 0.65 * block.busy
         count = f"{block.count} instructions, mostly " if block.count > 1 else ""

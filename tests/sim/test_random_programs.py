@@ -1,4 +1,4 @@
-"""Random legal programs run clean in the simulator, and the estimate walks them in the same time."""
+"""Random legal programs run clean in the simulator; the estimate walks them in the same time."""
 
 from __future__ import annotations
 
