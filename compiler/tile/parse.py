@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 _TOKENS: Final = re.compile(
     r"""
-      (?P<space>[ \t\r]+|//[^\n]*)
+      (?P<space>[ \t\r]+|\#[ ][^\n]*)
     | (?P<line>\n)
     | (?P<string>"(?:[^"\\]|\\.)*")
     | (?P<times>(?<=[0-9)])x)

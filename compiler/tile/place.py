@@ -82,9 +82,9 @@ def lives(kernel: Kernel) -> dict[str, Life]:
                 mine.append(life)
             elif isinstance(statement, For | While):
                 inner: set[str] = set()
+                # A device loop of unknown length keeps one buffer per tile, as NKI does.
                 trips = trip_count(statement)
-                many = trips is None or trips > 1
-                scan(statement.body, [*spans, inner], isinstance(statement, For) and many)
+                scan(statement.body, [*spans, inner], trips is not None and trips > 1)
                 for name in inner:
                     found[name].last = max(found[name].last, position)
             else:

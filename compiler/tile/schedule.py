@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 
 from trnx.compiler.tile import isa
 from trnx.compiler.tile.analysis import (
@@ -46,6 +47,7 @@ from trnx.compiler.tile.ir import (
     While,
     walk,
 )
+from trnx.compiler.tile.views import merge_spans
 
 
 def number(kernel: Kernel) -> Kernel:
@@ -207,13 +209,12 @@ class Conflicts:
             _share(a, first.copies, b, second.copies, sure=True) for a, b in self._tiles(one, two)
         ):
             return True
-        if _relation(first.iterations, second.iterations) != (None, ()):
-            return False
         env = {**self.env[one], **self.env[two]}
-        return any(
-            a == b and a.index is None and all((bounds(c, env)[0] or 0) > 0 for c in a.shape)
-            for a, b in self._hbm(one, two)
-        )
+        pairs = [p for p in self._hbm(one, two) if all(_is_some(access, env) for access in p)]
+        if any(_covers(a, b, env) or _covers(b, a, env) for a, b in pairs):
+            return True
+        same = _relation(first.iterations, second.iterations) == (None, ())
+        return same and any(a == b for a, b in pairs)
 
     def possible(self, first: _Instance, second: _Instance) -> bool:
         """Whether the two instances may conflict."""
@@ -232,6 +233,22 @@ class Conflicts:
                 disjoint(self.params[a.buffer], a, b, env, ahead, step, free) for a, b in pairs
             )
         return self._answers[key]
+
+
+def _is_some(access: HbmAccess, env: Env) -> bool:
+    """Whether an access is sure to touch the element at its offset."""
+    return access.index is None and all((bounds(c, env)[0] or 0) > 0 for c in access.shape)
+
+
+def _covers(whole: HbmAccess, part: HbmAccess, env: Env) -> bool:
+    """Whether ``whole`` is one run of elements that is sure to hold the first one of ``part``."""
+    if not isinstance(whole.offset, int) or not isinstance(part.offset, int):
+        return False
+    merged = merge_spans(whole.spans)
+    if len(merged) > 1 or any(s.stride != 1 for s in merged):
+        return False
+    least = bounds(extent(whole.spans), env)[0] or 0
+    return whole.offset <= part.offset <= whole.offset + least
 
 
 def _relation(
@@ -275,29 +292,41 @@ def _share(
 ) -> bool:
     """Whether the two regions overlap, or are certain to, with these rotating copies."""
     assert a.tile is not None and b.tile is not None
-    copy_a, copy_b = copies_a.get(a.owner, 0), copies_b.get(b.owner, 0)
+    if sure and (a.owner not in copies_a or b.owner not in copies_b):
+        return False
     placed = a.tile.address is not None and b.tile.address is not None
-    if not placed and (a.owner != b.owner or copy_a != copy_b):
+    if not placed and a.owner != b.owner:
         return False
     boxes = []
-    for region, copy in ((a, copy_a), (b, copy_b)):
-        assert region.tile is not None
-        partition, byte = region.tile.address if placed and region.tile.address else (0, 0)
-        byte += copy * region.tile.free_bytes if placed else 0
+    for region, copies in ((a, copies_a), (b, copies_b)):
+        tile = region.tile
+        assert tile is not None
         rows = region.sure_partitions if sure else region.partitions
-        columns = region.sure_bytes if sure else region.bytes
+        low, high = region.sure_bytes if sure else region.bytes
+        partition, byte = tile.address or (0, 0)
+        # An unknown copy may be any of them.
+        first = copies.get(region.owner, 0)
+        last = copies.get(region.owner, tile.copies - 1)
         boxes.append(
-            ((partition + rows[0], partition + rows[1]), (byte + columns[0], byte + columns[1]))
+            (
+                (partition + rows[0], partition + rows[1]),
+                (byte + first * tile.free_bytes + low, byte + last * tile.free_bytes + high),
+            )
         )
     return all(_overlap(one, two) for one, two in zip(*boxes, strict=True))
 
 
 def repetitions(loop: For | While) -> int:
-    """Iterations after which the pattern of conflicts repeats (fewer if the loop has fewer)."""
-    rotating = [s.tile.copies for s in loop.body if isinstance(s, Alloc)]
-    enough = max([2, *(copies + 1 for copies in rotating if copies > 1)])
+    """Iterations after which the pattern of conflicts repeats (fewer if the loop has fewer).
+
+    Rotating tiles end a loop in the same copy as the whole loop would.
+    """
+    rotating = [s.tile.copies for s in loop.body if isinstance(s, Alloc) and s.tile.copies > 1]
+    enough = max([2, *(copies + 1 for copies in rotating)])
     trips = trip_count(loop)
-    return enough if trips is None else min(trips, enough)
+    if trips is None:
+        return enough
+    return min(trips, enough + (trips - enough) % lcm(*rotating))
 
 
 class _Search:
@@ -311,7 +340,7 @@ class _Search:
         self.queue_length: dict[str, int] = {}
         self.queue_known: dict[str, dict[str, int]] = {}
         self.barrier: dict[str, int] = {}
-        self.copies: dict[str, int] = {}
+        self.copies: dict[str, int] = {s.tile.name: 0 for s in kernel.body if isinstance(s, Alloc)}
         self.time = 0
         everything = [s for s in walk(kernel.body) if isinstance(s, Instruction)]
         self.rivals = {
@@ -338,16 +367,26 @@ class _Search:
                     if isinstance(statement, For)
                     else f"while {statement.condition} {position}"
                 )
+                own = [s.tile for s in statement.body if isinstance(s, Alloc)]
                 for iteration in range(repetitions(statement)):
-                    for inner in statement.body:
-                        if isinstance(inner, Alloc):
-                            self.copies[inner.tile.name] = iteration % inner.tile.copies
+                    self.copies |= {tile.name: iteration % tile.copies for tile in own}
                     self._body(statement.body, (*iterations, (name, iteration)))
+                if trip_count(statement) is None:
+                    self._forget_copies(own)
             elif isinstance(statement, RegisterLoad):
                 self.barrier = dict(self.queue_length)
                 self.queue_known = {queue: dict(self.barrier) for queue in self.queue_length}
             elif not isinstance(statement, Alloc | RegisterMove):
                 raise TypeError(f"unknown statement {type(statement).__name__}")
+
+    def _forget_copies(self, own: Sequence[Tile]) -> None:
+        """Nobody knows in which copy a loop of unknown length ends: no wait on it is certain."""
+        rotating = {tile.name for tile in own if tile.copies > 1}
+        for instances in self.history.values():
+            for number, instance in enumerate(instances):
+                if rotating & instance.copies.keys():
+                    kept = {n: c for n, c in instance.copies.items() if n not in rotating}
+                    instances[number] = replace(instance, copies=kept)
 
     def _instruction(
         self, instruction: Instruction, iterations: tuple[tuple[str, int], ...]

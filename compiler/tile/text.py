@@ -17,7 +17,8 @@
 * ``tile[partitions@start; offset; stride x count, …]``: start and offset are left out when 0;
 * ``hbm[offset; stride x count, …]``, then ``by tile[…]`` when the rows are indexed;
 * ``_`` is an absent operand, ``reg(e)`` a register operand, ``[name=value, …]`` the attributes;
-* ``@engine``, ``#id``, ``after ids`` end an instruction; engine, id and ids are optional.
+* ``@engine``, ``#id``, ``after ids`` end an instruction; engine, id and ids are optional;
+* ``# `` with a space starts a comment.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def _body(body: Sequence[Statement], sources: bool, last: list[Source | None]) -
         if isinstance(statement, Instruction):
             if sources and statement.source is not None and statement.source != last[0]:
                 last[0] = statement.source
-                yield f"// {statement.source}"
+                yield f"# {statement.source}"
             yield instruction_text(statement)
         elif isinstance(statement, Alloc):
             tile = statement.tile
