@@ -6,6 +6,7 @@ caller opts into sharing with `copy=False`; memory that nobody can write is shar
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Callable
@@ -17,9 +18,11 @@ from trnx.core import dtypes, tree
 from trnx.core.avals import Aval
 from trnx.core.errors import DTypeError, ShapeError, UnknownTypeError, message
 from trnx.runtime import dlpack
-from trnx.runtime.array import Array, array_type, fill_from, make_array
+from trnx.runtime.array import Array, ArrayType, array_type, fill_from, make_array
 from trnx.runtime.devices import Device, as_device
 from trnx.runtime.memory import MemoryView, allocate, copy_bytes, numpy_view
+
+_OWN_DTYPES = frozenset(dtypes.ALL_DTYPES)
 
 # The types that Python numbers have by default go into memory without a detour.
 _PACK: dict[tuple[type, np.dtype[Any]], Callable[[Any], bytes]] = {
@@ -124,6 +127,8 @@ def from_host(
     if isinstance(x, np.ndarray):
         return _from_numpy(x, wanted, target, copy)
     if isinstance(x, np.generic):
+        if wanted is None and x.dtype in _OWN_DTYPES:
+            return _from_bytes(x.tobytes(), _scalar_type(x.dtype, False, target))
         return _from_numpy(np.asarray(x), wanted, target, True)
     if isinstance(x, bool | int | float | complex):
         return scalar_array(x, dtypes.result_type(x)[0] if wanted is None else wanted, target)
@@ -150,7 +155,6 @@ def scalar_array(
     x: bool | int | float | complex, dtype: np.dtype[Any], device: Device, weak: bool = False
 ) -> Array:
     """An Array without axes that holds a Python number."""
-    aval = Aval((), dtype, weak)
     pack = _PACK.get((type(x), dtype))
     if pack is not None:
         try:
@@ -158,9 +162,7 @@ def scalar_array(
         except (OverflowError, struct.error):  # an infinity, or an error that the code below words
             pass
         else:
-            block = allocate(len(content))
-            copy_bytes(block.address, content, len(content))
-            return make_array(block.address, array_type(aval, device), block)
+            return _from_bytes(content, _scalar_type(dtype, weak, device))
     if dtypes.is_integer(dtype):
         if isinstance(x, int):
             dtypes.check_python_int(int(x), dtype)
@@ -173,7 +175,18 @@ def scalar_array(
                 )
             )
     with np.errstate(over="ignore"):  # a number above the range becomes infinite, as in NumPy
-        return fill_from(np.asarray(x), aval, device)
+        return fill_from(np.asarray(x), Aval((), dtype, weak), device)
+
+
+@functools.cache
+def _scalar_type(dtype: np.dtype[Any], weak: bool, device: Device) -> ArrayType:
+    return array_type(Aval((), dtype, weak), device)
+
+
+def _from_bytes(content: bytes, kind: ArrayType) -> Array:
+    block = allocate(len(content))
+    copy_bytes(block.address, content, len(content))
+    return make_array(block.address, kind, block)
 
 
 def device_put(x: Any, device: Device | str | None = None) -> Any:
