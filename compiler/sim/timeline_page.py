@@ -117,7 +117,9 @@ def _header(timeline: Timeline) -> str:
         ),
         (
             "Matmul",
-            f"{cost.flops / 1e9:,.2f} GFLOP",
+            f"{cost.flops / 1e9:,.2f} GFLOP"
+            if cost.flops >= 1e8
+            else f"{cost.flops / 1e6:,.2f} MFLOP",
             f"{100 * cost.flop_utilisation:.1f} % of the 16-bit peak",
         ),
         (

@@ -126,6 +126,12 @@ function draw() {
   g.lineTo(GUTTER + 0.5, height); g.stroke();
   drawMap();
 }
+function fitted(g, text, room) {
+  if (g.measureText(text).width <= room) return text;
+  let n = Math.floor(room / 7);
+  while (n > 2 && g.measureText(text.slice(0, n) + "\\u2026").width > room) n--;
+  return n > 2 ? text.slice(0, n) + "\\u2026" : "";
+}
 function drawStrip(g) {
   g.textAlign = "left"; g.fillStyle = "#52606d"; g.fillText("kernel", 4, AXIS + 8);
   for (const key in D.calls) {
@@ -137,10 +143,8 @@ function drawStrip(g) {
     g.fillStyle = D.colours[kernel]; g.fillRect(x0, AXIS, w, 16);
     g.globalAlpha = 1;
     g.fillRect(x0, AXIS, Math.min(2, w), 16);
-    const name = D.kernels[kernel];
-    if (w > g.measureText(name).width + 14) {
-      g.fillStyle = "#1d2733"; g.fillText(name, x0 + 7, AXIS + 8.5);
-    }
+    const name = fitted(g, D.kernels[kernel], w - 12);
+    if (name) { g.fillStyle = "#1d2733"; g.fillText(name, x0 + 7, AXIS + 8.5); }
   }
 }
 function drawLane(g, lane, n) {
