@@ -45,6 +45,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`--update-golden` runs only the tests that write something."""
+    if config.getoption("--update-golden"):
+        items[:] = [
+            item
+            for item in items
+            if "golden" in getattr(item, "fixturenames", ()) or item.get_closest_marker("golden")
+        ]
+
+
 class Golden:
     """Compares a text with its committed copy, or writes it under `--update-golden`.
 
