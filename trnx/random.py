@@ -233,20 +233,23 @@ def randint(key: ArrayLike, shape: Any, minval: int, maxval: int, dtype: Any = n
         dtypes.check_python_int(bound, dtype)
     sizes = normal_shape("randint", shape)
     span = maxval - minval
-    word = dtypes.as_dtype(f"uint{8 * dtype.itemsize}")
-    width = 8 * word.itemsize
+    if span <= 0:
+        return op.full(sizes, minval, dtype)
+    # Narrow types are drawn in 32 bits, where the bias of the remainder is negligible.
+    width = max(32, 8 * dtype.itemsize)
+    word = dtypes.as_dtype(f"uint{width}")
+    wide = dtypes.as_dtype(f"{'int' if dtype in dtypes.SIGNED else 'uint'}{width}")
     keys = split(key)
     high, low = (
         bits(op.reshape(op.slice_axis(keys, i, i + 1, 0), (2,)), sizes, word) for i in (0, 1)
     )
-    if span <= 0:
-        return op.full(sizes, minval, dtype)
-    if span == 2**width:  # every word is a value
-        return op.add(op.convert(low, dtype), minval)
-    half = 2 ** (width // 2)
-    factor = (half % span) * (half % span) % 2**width % span
-    offset = op.add(op.mul(op.remainder(high, span), factor), op.remainder(low, span))
-    return op.add(op.convert(op.remainder(offset, span), dtype), minval)
+    if span < 2**width:  # otherwise every word is a value
+        half = 2 ** (width // 2) % span
+        # 2**width modulo the span, with the product cut to the word as jax does.
+        factor = half * half % 2**width % span
+        low = op.add(op.mul(op.remainder(high, span), factor), op.remainder(low, span))
+        low = op.remainder(low, span)
+    return op.convert(op.add(op.convert(low, wide), minval), dtype)
 
 
 def gumbel(key: ArrayLike, shape: Any = (), dtype: Any = np.float32) -> Array:

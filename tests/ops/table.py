@@ -16,6 +16,8 @@ import numpy as np
 import trnx.ops  # noqa: F401  (declares the primitives)
 from trnx.core import Aval, OpCase, Params, Primitive, aval_of, dtypes, primitives
 from trnx.core.tracing import set_evaluator
+from trnx.runtime.array import fill_from
+from trnx.runtime.devices import default_device
 
 NumpyArray = np.ndarray[Any, Any]
 
@@ -126,14 +128,33 @@ def reference(
 
 
 class NumpyEvaluation:
-    """A context in which primitives are evaluated by their NumPy references."""
+    """A context in which primitives are evaluated by their NumPy references.
+
+    Args:
+        arrays: results are run-time arrays, with operators and weak types; else NumPy arrays.
+    """
+
+    def __init__(self, arrays: bool = False) -> None:
+        self._arrays = arrays
 
     def __enter__(self) -> NumpyEvaluation:
-        self._old = set_evaluator(reference)
+        self._old = set_evaluator(self._evaluate)
         return self
 
     def __exit__(self, *exc: object) -> None:
         set_evaluator(self._old)
+
+    def _evaluate(self, primitive: Primitive, operands: Sequence[Any], params: Params) -> list[Any]:
+        avals = primitive.out_avals(tuple(map(aval_of, operands)), params)
+        values = reference(primitive, operands, params)
+        for aval, value in zip(avals, values, strict=True):
+            assert aval.shape == value.shape and aval.dtype == value.dtype, primitive.name
+        if not self._arrays:
+            return values
+        return [
+            fill_from(value, aval, default_device())
+            for aval, value in zip(avals, values, strict=True)
+        ]
 
 
 def assert_close(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.ops import columns
+from tests.ops import columns, padding
 from tests.ops.table import Call, NumpyEvaluation, all_calls, calls
 from trnx.core import Primitive, dtypes, primitives
 
@@ -17,6 +17,7 @@ COLUMNS: dict[str, Callable[[Call], None]] = {
     "jvp": columns.check_jvp,
     "transpose": columns.check_transpose,
     "vmap": columns.check_vmap,
+    "pad": padding.check_pad,
 }
 DECLARED = [p for p in primitives.values() if p.file.startswith("ops/")]
 
@@ -63,3 +64,12 @@ _UNARY_COMPOSITES = [
 def test_composite_of_special_values(primitive: Primitive, dtype: object) -> None:
     """Zeros, infinities, NaN, tiny and huge values go through composites as through references."""
     columns.check_special_values(primitive, dtypes.as_dtype(dtype), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [(name, number) for name, calls in padding.WRITTEN.items() for number in range(len(calls))],
+)
+def test_pad_rule_with_sizes_in_parameters(name: str, number: int) -> None:
+    """Pad rules whose parameters hold sizes: offsets, merges and joins move with the true size."""
+    padding.check_written(name, number)

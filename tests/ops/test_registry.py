@@ -20,11 +20,11 @@ DECLARED = [p for p in primitives.values() if p.file.startswith("ops/")]
 _DERIVED_FROM = {"linearize": "jvp"}
 _HEAD = """# Primitives
 
-Generated from the declarations in `ops/` by `tests/ops/test_registry.py`; `make golden` rewrites it.
-A cell is **yes** (a rule of its own), **linear** (the tangent is the primitive itself), **zero** (it
-carries no derivative), **from jvp**, or **-** with the reason below the table. *Composite*: array
-code that compilers use when they have no lowering of their own. *Calls*: how many calls the table
-tests make, with every operand dtype.
+Generated from the declarations in `ops/` by `tests/ops/test_registry.py`; `make golden` does it.
+A cell is **yes** (a rule of its own), **linear** (the tangent is the primitive itself), **zero**
+(it carries no derivative), **from jvp**, or **-** with the reason below the table. *Composite*:
+array code that compilers use when they have no lowering of their own. *Calls*: how many calls the
+table tests make, with every operand dtype.
 """
 
 
@@ -95,6 +95,7 @@ def test_missing_cell_is_seen() -> None:
     assert [slot for slot in RULE_SLOTS if not cell(bare, slot)] == list(RULE_SLOTS)
 
 
+@pytest.mark.golden
 def test_page_is_up_to_date(request: pytest.FixtureRequest) -> None:
     """docs/primitives.md says what the declarations say."""
     text = page()
