@@ -315,7 +315,7 @@ class RowGroup:
         for other in reduction.vectors[1:]:
             total = arithmetic.combine(f, reduction.name, total, other, reduction.dtype)
         element = arithmetic.fold(f, reduction.name, total, reduction.dtype)
-        if not f.cpu.masked:
+        if reduction.single.text.startswith("%"):
             element = arithmetic.combine(
                 f, reduction.name, element, reduction.single, reduction.dtype
             )
@@ -346,7 +346,9 @@ class RowGroup:
             running = self._vector_loop(nest, running, main_end, whole_end, 1, whole > 0)
         if rest == 0:
             return running
-        if f.cpu.masked:
+        # One element goes alone also because LLVM 22 stores four bytes for a 16-bit element under a
+        # constant mask of one lane.
+        if f.cpu.masked and rest != 1:
             return self._masked_tail(nest, running, whole_end, end, rest < 0)
         return self._single_tail(nest, running, whole_end, end, rest > 0)
 

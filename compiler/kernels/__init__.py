@@ -5,6 +5,7 @@
 
 from trnx.compiler.kernels import contraction as contraction
 from trnx.compiler.kernels import elementwise as elementwise
+from trnx.compiler.kernels import gather as gather
 from trnx.compiler.kernels import movement as movement
 from trnx.compiler.kernels import reduction as reduction
 from trnx.compiler.kernels import row as row

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 from trnx.compiler.kernels.group import Graph, Node
 from trnx.compiler.kernels.space import Axis
-from trnx.compiler.targets import Target
 from trnx.compiler.tile.build import KernelBuilder
 from trnx.compiler.tile.expr import Index, ceildiv, floordiv, minimum, mod, mul, symbols
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trnx.compiler.kernels.blocks import block_loop, chunks, index_symbols, known, live_bytes
 from trnx.compiler.kernels.emitter import Emitter, Params, Region, Value
@@ -211,7 +211,7 @@ class ContractionLowering:
                 self._columns_outside(base, bound)
             else:
                 self._rows_outside(base, bound)
-        return LoweredKernel(self.builder.finish(), tuple(self.params.names))
+        return LoweredKernel(self.builder.finish(), self.params.variables)
 
     @contextmanager
     def _row_block(self, base: Mapping[Axis, Index]) -> Iterator[tuple[dict[Axis, Index], Index, int]]:
@@ -236,7 +236,7 @@ class ContractionLowering:
     def _rows_outside(self, base: Mapping[Axis, Index], bound: Mapping[Node, Value]) -> None:
         plan = self.plan
         columns = _size(self.n)
-        if plan.order == "stream" or self.reduces and plan.strip != columns:
+        if plan.order == "stream" or (self.reduces and plan.strip != columns):
             self._row_loop(base, bound, None, 0, columns)
             return
         for strip_base, first, count, widest in self._column_blocks(
@@ -325,7 +325,7 @@ class ContractionLowering:
             )
         wanted = [n for n in needed if not n.axes & varying]
         rows = _size(self.m)
-        if not wanted or isinstance(rows, int) and rows <= self.target.partitions:
+        if not wanted or (isinstance(rows, int) and rows <= self.target.partitions):
             return {}
         width = widest or known(columns, 0)
         share = self.target.sbuf_usable_bytes * MAX_STRIP_SHARE / 2

@@ -184,7 +184,7 @@ def binary(e: Emitter, node: Node) -> Value:
     if is_float(left.dtype) is False and is_float(right.dtype) is False and left is not x:
         left = x
     data1, data2 = e.spread(left, node), e.spread(right, node)
-    if e.in_psum(data1) and e.in_psum(data2) or (op == "power" and e.in_psum(data1)):
+    if (e.in_psum(data1) and e.in_psum(data2)) or (op == "power" and e.in_psum(data1)):
         data1 = e.expand(e.in_sbuf(left), node)
     if op == "power" and e.in_psum(data2):
         data2 = e.expand(e.in_sbuf(right), node)
@@ -498,14 +498,26 @@ def convert(e: Emitter, node: Node) -> Value:
         # The instruction that makes x rounds once at its write: let it write the other dtype.
         e.out_dtypes[x] = target
         return e.value(x)
+    if source.itemsize == 8 and not is_native(e.target):
+        return _narrowed(e, x, node)
     data = e.view(x)
     result = e.tile(node)
     if is_integer(source) and is_integer(target) and not is_native(e.target):
         integer_cast(e, result, data, lambda dtype: e.tile(node, dtype))
-    elif source.itemsize == 8 and not is_native(e.target) or target.itemsize == 8 and is_bool(source):
-        e.builder.dma_copy(result, data, engine="gpsimd")
     else:
         e.builder.tensor_copy(result, data)
+    return result
+
+
+def _narrowed(e: Emitter, x: Node, node: Node) -> TileView:
+    """A 64-bit integer as a shorter one: its low words, read from memory, keep the low bits."""
+    assert x.op == "load", "fusion keeps 64-bit operands of casts in memory"
+    low = e.load_low_words(x)
+    target = e.dtype_of(node)
+    if target == int32:
+        return low
+    result = e.tile(node)
+    integer_cast(e, result, low, lambda dtype: e.tile(node, dtype))
     return result
 
 
@@ -527,9 +539,7 @@ def integer_cast(
         scratch: gives a tile of a dtype in the shape of the data.
     """
     source, target = data.dtype, result.dtype
-    if 8 in (source.itemsize, target.itemsize):
-        e.builder.dma_copy(result, data, engine="gpsimd")
-    elif source.itemsize <= 2 and _holds(target, source):
+    if source.itemsize <= 2 and _holds(target, source):
         e.builder.tensor_copy(result, data)
     elif source.itemsize == target.itemsize:
         e.builder.tensor_scalar(result, data, 0, op0="bitwise_or")

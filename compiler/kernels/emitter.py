@@ -18,7 +18,7 @@ import numpy as np
 
 from trnx.compiler.kernels.group import Access, Graph, Node, Store
 from trnx.compiler.kernels.registry import RULES
-from trnx.compiler.kernels.space import Axis
+from trnx.compiler.kernels.space import Axis, to_indices
 from trnx.compiler.targets import Target
 from trnx.compiler.tile.build import KernelBuilder
 from trnx.compiler.tile.expr import Index, add, mul
@@ -26,7 +26,7 @@ from trnx.compiler.tile.ir import PSUM, HbmAccess, Span, TileAccess
 from trnx.compiler.tile.isa import GPSIMD, SCALAR, SYNC
 from trnx.compiler.tile.views import TileView
 from trnx.core import LoweringError, Var, message, short_name
-from trnx.core.dtypes import float32, float64, is_float, is_integer
+from trnx.core.dtypes import float32, float64, int32, is_float, is_integer
 
 Number: TypeAlias = bool | int | float
 Value: TypeAlias = "TileView | Number"
@@ -79,19 +79,27 @@ class Params:
     def __init__(self, builder: KernelBuilder, strides: Mapping[Var, Sequence[Index]]) -> None:
         self.builder = builder
         self.strides = strides
-        self.names: dict[Var, str] = {}
-        self.roles: dict[Var, str] = {}
+        self.names: dict[tuple[Var, np.dtype[Any]], str] = {}
 
     def declare(self, var: Var, role: str, dtype: np.dtype[Any], shape: Sequence[Index]) -> str:
-        """Name of the parameter for the variable's buffer."""
-        name = self.names.get(var)
+        """Name of the parameter that sees the variable's buffer as this dtype and shape."""
+        name = self.names.get((var, dtype))
         if name is None:
             prefix = "y" if role != "in" else "x"
             number = sum(1 for n in self.names.values() if n.startswith(prefix))
-            name = self.names[var] = f"{prefix}{number}"
+            name = self.names[var, dtype] = f"{prefix}{number}"
             self.builder.param(name, shape, dtype, role, self.strides.get(var))
-            self.roles[var] = role
         return name
+
+    def words(self, var: Var, role: str) -> str:
+        """Name of the parameter that sees a 64-bit integer buffer as pairs of 32-bit words."""
+        shape = (*to_indices(var.aval.shape), 2)
+        return self.declare(var, role, int32, shape)
+
+    @property
+    def variables(self) -> tuple[Var, ...]:
+        """The variables behind the parameters, in parameter order."""
+        return tuple(var for var, _ in self.names)
 
 
 class Emitter:
@@ -337,10 +345,17 @@ class Emitter:
         self, access: Access, axes: frozenset[Axis], role: str, dtype: np.dtype[Any]
     ) -> HbmAccess:
         """The region's part of a buffer, shaped like the tile of a value with these axes."""
-        from trnx.compiler.kernels.space import to_indices
-
         shape = to_indices(access.var.aval.shape)
         name = self.params.declare(access.var, role, access.var.aval.dtype, shape)
+        spans = self.hbm_spans(access, axes)
+        index: TileAccess | None = None
+        if access.index is not None:
+            index = self._index_column(access.index)
+            spans[0] = Span(access.index_stride, self.region.rows)
+        return HbmAccess(name, self.offset(access), tuple(spans), index)
+
+    def hbm_spans(self, access: Access, axes: frozenset[Axis]) -> list[Span]:
+        """How the region walks a buffer, partitions first, for a value with these axes."""
         region, strides = self.region, access.strides
         own = strides.get(region.partition, 0) if region.partition is not None else 0
         spans = [Span(own, region.rows)]
@@ -348,11 +363,16 @@ class Emitter:
             spans.append(Span(strides.get(axis, 0), count) if axis in axes else Span(1, 1))
         if not region.free:
             spans.append(Span(1, 1))
-        index: TileAccess | None = None
-        if access.index is not None:
-            index = self._index_column(access.index)
-            spans[0] = Span(access.index_stride, region.rows)
-        return HbmAccess(name, self.offset(access), tuple(spans), index)
+        return spans
+
+    def word(
+        self, access: Access, axes: frozenset[Axis], role: str, part: int
+    ) -> HbmAccess:
+        """The low (part 0) or high (part 1) words of the region's part of a 64-bit buffer."""
+        whole = self.hbm_spans(access, axes)
+        spans = tuple(Span(mul(s.stride, 2), s.count) for s in whole)
+        offset = add(mul(self.offset(access), 2), part)
+        return HbmAccess(self.params.words(access.var, role), offset, spans)
 
     def _index_column(self, node: Node) -> TileAccess:
         view = self.view(node)
@@ -391,22 +411,50 @@ class Emitter:
         with self.builder.at(store.source):
             node = store.node
             axes = frozenset(store.shape_axes)
-            source = self._stored(node)
-            if node.axes & self._free != axes & self._free:
-                wide = Node("copy", (), node.dtype, axes)
-                source = self.expand(source, wide)
+            if self.widens(node):
+                self._store_words(store, axes)
+                return
+            source = self.full_shape(self.in_sbuf(node), node, axes)
             target = self.hbm(store.access, axes, "out", node.dtype)
             # Stores have a queue of their own: a load must never wait behind one.
             self.builder.dma_copy(target, source, engine=GPSIMD)
 
-    def _stored(self, node: Node) -> TileView:
-        """The tile to store; a DMA converts between integers, so such a convert is not emitted."""
-        if node.op == "convert" and self.is_private(node):
-            (source,) = node.operands
-            exact = is_integer(source.dtype) and is_integer(node.dtype)
-            if exact and not self.is_number(source):
-                return self.in_sbuf(source)
-        return self.in_sbuf(node)
+    def full_shape(self, view: TileView, node: Node, axes: frozenset[Axis]) -> TileView:
+        """A value repeated over the free axes it does not depend on but `axes` has."""
+        if node.axes & self._free == axes & self._free:
+            return view
+        return self.expand(view, Node("copy", (), node.dtype, axes))
+
+    def widens(self, node: Node) -> bool:
+        """Whether the node casts to a 64-bit integer on a target that cannot compute with it."""
+        is_cast = node.op == "convert" and node.dtype.itemsize == 8 and is_integer(node.dtype)
+        return is_cast and not self.target.native_i64
+
+    def _store_words(self, store: Store, axes: frozenset[Axis]) -> None:
+        """A 64-bit result from its 32-bit operand: low words as they are, high words the sign."""
+        (source,) = store.node.operands
+        low = self.view(source)
+        if low.dtype.itemsize < 4:
+            wide = self.scratch(source.axes, int32)
+            self.builder.tensor_copy(wide, low)
+            low = wide
+        high = self.scratch(source.axes, int32)
+        if low.dtype == int32:
+            # (x < 0)·-1: the comparison with 0 is exact in fp32.
+            self.builder.tensor_scalar(high, low, 0, -1, op0="less", op1="multiply")
+        else:
+            self.builder.memset(high, 0)
+        for part, words in enumerate((low, high)):
+            target = self.word(store.access, axes, "out", part)
+            self.builder.dma_copy(target, self.full_shape(words, source, axes), engine=GPSIMD)
+
+    def load_low_words(self, node: Node) -> TileView:
+        """The low 32 bits of a 64-bit integer load."""
+        assert node.access is not None
+        result = self.scratch(node.axes, int32)
+        source = self.word(node.access, node.axes, "in", 0)
+        self.builder.dma_copy(result, source, engine=self.next_queue())
+        return result
 
 
 _SOURCES = frozenset({"load", "literal", "iota", "dot_general"})

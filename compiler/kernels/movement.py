@@ -100,7 +100,7 @@ def lower_movement(
     make = _concatenate if equation.primitive.name == "concatenate" else _pad
     for graph in make(equation, views, source):
         emit_piece(builder, graph, target, params)
-    return LoweredKernel(builder.finish(), tuple(params.names))
+    return LoweredKernel(builder.finish(), params.variables)
 
 
 def _origin(atom: Atom, views: Mapping[Var, StridedView]) -> StridedView | Literal:

@@ -23,6 +23,7 @@ from trnx.compiler.kernels.blocks import (
     live_columns,
 )
 from trnx.compiler.kernels.emitter import Emitter, Params, Region, Value
+from trnx.compiler.kernels.gather import GatherPlan, plan_gathers
 from trnx.compiler.kernels.group import Graph, Node, Store, merge_axes, split_axis
 from trnx.compiler.kernels.reduction import OPERATORS, accumulator_dtype, identity_of
 from trnx.compiler.kernels.space import Axis
@@ -98,7 +99,7 @@ class RowLowering:
         emit_graph(
             self.builder, self.graph, self.outer, self.reduced, self.target, self.params
         )
-        return LoweredKernel(self.builder.finish(), tuple(self.params.names))
+        return LoweredKernel(self.builder.finish(), self.params.variables)
 
 
 def lower_row(
@@ -126,8 +127,17 @@ def emit_graph(
         target: the hardware table's row.
         params: HBM parameters of the kernel.
     """
+    gathers = plan_gathers(graph, outer)
+    if gathers is not None:
+        free = list(reduced) or ([gathers.free] if gathers.free is not None else [])
+        rest = [a for a in outer if a not in free]
+        _Nest(builder, graph, target, params).rows(rest, free, gathers)
+        return
     if reduced:
         _Nest(builder, graph, target, params).rows(list(outer), list(reduced))
+        return
+    if not outer:
+        _Nest(builder, graph, target, params).rows([], [])
         return
     if len(outer) == 1:
         _emit_flat(builder, graph, outer[0], target, params)
@@ -167,7 +177,7 @@ def _emit_flat(
 def free_limit(graph: Graph, target: Target) -> int:
     """Largest power of two of free elements for which two buffers of every live tile fit."""
     axes = sorted(graph.axes, key=lambda a: -known(a.size, 1 << 40))[:1]
-    per_element = max(1.0, live_columns(graph, {a: 256 for a in axes}))
+    per_element = max(1.0, live_columns(graph, dict.fromkeys(axes, 256)))
     width = 128
     while width < 4096 and 2 * width * per_element * 2 <= target.working_set_bytes:
         width *= 2
@@ -187,9 +197,11 @@ class _Nest:
 
     # Loops --------------------------------------------------------------------------------------
 
-    def rows(self, outer: list[Axis], free: list[Axis]) -> None:
+    def rows(
+        self, outer: list[Axis], free: list[Axis], gathers: GatherPlan | None = None
+    ) -> None:
         """Loop over `outer`, the largest of them on the partitions, with `free` on the free axes."""
-        partition = self._partition_axis(outer)
+        partition = self._partition_axis(outer) if gathers is None else gathers.partition
         loops = [axis for axis in outer if axis is not partition]
         widths = {axis: known(axis.size, RUN_TIME_WIDTH) for axis in free}
         chunk = self._chunk(free, widths)
@@ -239,6 +251,8 @@ class _Nest:
             )
             if live_bytes(self.graph, widths) <= room * 7 // 8:
                 return None
+        if not free:
+            return None
         last = free[-1]
         limit = RUN_TIME_WIDTH if symbolic else free_limit(self.graph, self.target)
         if isinstance(last.size, int):

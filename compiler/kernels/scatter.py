@@ -57,7 +57,6 @@ def lower_scatter(
     name = params.declare(result, "inout", dtype, shape)
     if isinstance(operand, Literal):
         raise LoweringError(message("scatter into a number", source, "Give it axes"))
-    params.roles[result] = "inout"
     graph = copy_piece(views[operand], result, source)
     if graph is not None:
         emit_piece(builder, graph, target, params)
@@ -67,7 +66,7 @@ def lower_scatter(
         _Adder(builder, params, target, views, name, size).add(
             result, indices, updates, axis, along
         )
-    return LoweredKernel(builder.finish(), tuple(params.names))
+    return LoweredKernel(builder.finish(), params.variables)
 
 
 class _Adder:

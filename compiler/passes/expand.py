@@ -422,8 +422,11 @@ def _take_flat(x: Array, indices: Array, axis: int) -> Array:
     return as_is("take", flat, offset, axis=0)
 
 
-@expansion("scatter_add_along")
-def _choose_scatter_along(target: Target, avals: Sequence[Aval], params: Params) -> Any:
+@expansion("dim_size")
+def _choose_dim_size(target: Target, avals: Sequence[Aval], params: Params) -> Any:
+    size = params["size"]
+    if isinstance(size, int):
+        return lambda size, dtype: np.asarray(size).astype(dtype)[()]
     return None
 
 
@@ -459,7 +462,10 @@ def _choose_iota(target: Target, avals: Sequence[Aval], params: Params) -> Any:
 
 @expansion("convert")
 def _choose_convert(target: Target, avals: Sequence[Aval], params: Params) -> Any:
-    if avals[0].dtype == params["dtype"]:
+    source, dtype = avals[0].dtype, params["dtype"]
+    if source == dtype:
         return lambda x, dtype, weak: x
+    if is_bool(source) and _is_long(dtype, target):
+        return lambda x, dtype, weak: op.convert(op.convert(x, int32), dtype)
     return None
 

@@ -12,11 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trnx.compiler.kernels.contraction import classify_contraction
+from trnx.compiler.kernels.gather import check_gathers
 from trnx.compiler.kernels.group import Graph, NotFusable, build_graph
 from trnx.compiler.kernels.registry import VIEWS, Kind, kind_of
 from trnx.compiler.kernels.space import StridedView, dense_view, to_indices
+from trnx.compiler.kernels.support import kind_on
 from trnx.compiler.passes.identity import COPY
 from trnx.compiler.targets import Target
+from trnx.core.dtypes import is_integer
 from trnx.core import Atom, Equation, LoweringError, Params, Program, Var, message, same_shape
 
 MAX_GROUP = 512
@@ -82,12 +85,12 @@ class Fuser:
     ) -> None:
         self.target = target
         self.given = dict(input_views or {})
-        self.program = _with_written_outputs(program)
+        self.program = _with_written_outputs(program, target)
         self.views: dict[Var, StridedView | None] = {}
         self.equations: list[Equation] = []
         self.made_by: dict[Var, int] = {}
         self._lay_out()
-        self.kinds = [kind_of(e.primitive.name) for e in self.equations]
+        self.kinds = [kind_on(e, target) for e in self.equations]
         self.users: dict[Var, list[int]] = {}
         self.in_memory: set[Var] = set()
         self._find_users()
@@ -101,13 +104,14 @@ class Fuser:
         """Find where values lie, and copy views that no access pattern expresses where one must."""
         self.renamed: dict[Var, Var] = {}
         for equation in self.program.equations:
-            kind = kind_of(equation.primitive.name)
+            kind = kind_on(equation, self.target)
             inputs: list[Atom] = [
                 self.renamed.get(a, a) if isinstance(a, Var) else a for a in equation.inputs
             ]
             for position, atom in enumerate(inputs):
-                if isinstance(atom, Var) and _reads_memory(kind, position):
-                    if self.view(atom) is None:
+                if isinstance(atom, Var) and self._reads_memory(equation, kind, position):
+                    view = self.view(atom)
+                    if view is None or (kind is Kind.HOST and view.root is not atom):
                         inputs[position] = self._copy(atom, equation)
             made = Equation(
                 equation.primitive, tuple(inputs), equation.outputs, equation.params,
@@ -134,7 +138,7 @@ class Fuser:
         number = self.made_by.get(var)
         if found is None and number is not None:
             equation = self.equations[number]
-            kind = kind_of(equation.primitive.name)
+            kind = kind_on(equation, self.target)
             if kind in VIEWS:
                 source = equation.inputs[0]
                 below = self.view(source) if isinstance(source, Var) else None
@@ -151,8 +155,10 @@ class Fuser:
                 continue
             for position, atom in enumerate(equation.inputs):
                 if isinstance(atom, Var):
-                    forced = _reads_memory(self.kinds[number], position)
+                    forced = self._reads_memory(equation, self.kinds[number], position)
                     self._use(atom, number, forced)
+            if self._only_written(equation):
+                self.in_memory.update(equation.outputs)
         for atom in self.program.outputs:
             if isinstance(atom, Var):
                 self.in_memory.add(atom)
@@ -188,6 +194,25 @@ class Fuser:
         """The cluster an equation is in now."""
         return self.cluster_of[number]
 
+    def _is_word_cast(self, equation: Equation) -> bool:
+        """Whether a cast goes through 32-bit words of a 64-bit buffer."""
+        if equation.primitive.name != "convert" or self.target.native_i64:
+            return False
+        dtypes = (equation.inputs[0].aval.dtype, equation.outputs[0].aval.dtype)
+        return any(is_integer(d) and d.itemsize == 8 for d in dtypes)
+
+    def _only_written(self, equation: Equation) -> bool:
+        """Whether the result exists in memory only, never in a tile."""
+        return self._is_word_cast(equation) and equation.outputs[0].aval.dtype.itemsize == 8
+
+    def _reads_memory(self, equation: Equation, kind: Kind, position: int) -> bool:
+        """Whether an operand must lie in memory for an equation."""
+        if kind is Kind.TAKE:
+            return position == 0
+        if kind is Kind.ELEMENTWISE:
+            return self._is_word_cast(equation) and equation.inputs[0].aval.dtype.itemsize == 8
+        return kind in (Kind.MOVEMENT, Kind.SCATTER, Kind.HOST, Kind.CALL, Kind.LEAF_VIEW)
+
     def _producer(self, var: Var) -> tuple[int | None, bool]:
         """The compute equation behind a variable, and whether only vanishing views lie between."""
         direct = True
@@ -213,7 +238,8 @@ class Fuser:
                 continue
             cluster = self.cluster_of[producer]
             needs |= 1 << cluster
-            free = direct and not _reads_memory(kind, position)
+            stays = self._reads_memory(equation, kind, position)
+            free = direct and not stays and not self._only_written(self.equations[producer])
             if free and kind in _NESTS and cluster not in joins:
                 if self.clusters[cluster].kinds <= _NESTS:
                     joins.append(cluster)
@@ -258,9 +284,9 @@ class Fuser:
 
     def _is_plain(self, number: int, cluster: int) -> bool:
         """Whether the equation only continues a value of the cluster element by element."""
-        if self.kinds[number] is not Kind.ELEMENTWISE:
-            return False
         equation = self.equations[number]
+        if self.kinds[number] is not Kind.ELEMENTWISE or self._is_word_cast(equation):
+            return False
         shape = equation.outputs[0].aval.shape
         inside = False
         for atom in equation.inputs:
@@ -320,7 +346,9 @@ class Fuser:
                 return
             producer, direct = self._producer(var)
             source = self.equations[number].inputs[0]
-            internal = producer in inside and direct
+            internal = producer in inside and direct and not self._only_written(
+                self.equations[producer]
+            )
             literal = producer is None and not isinstance(source, Var)
             if internal or literal or self.view(var) is None:
                 if isinstance(source, Var):
@@ -331,8 +359,9 @@ class Fuser:
         for number in members:
             equation = self.equations[number]
             for position, atom in enumerate(equation.inputs):
-                if isinstance(atom, Var) and not _reads_memory(self.kinds[number], position):
-                    bring(atom)
+                if isinstance(atom, Var):
+                    if not self._reads_memory(equation, self.kinds[number], position):
+                        bring(atom)
             body.append(equation)
             defined.update(equation.outputs)
         outputs = [
@@ -419,13 +448,6 @@ def _subsets(joins: Sequence[int]) -> Iterable[Sequence[int]]:
             yield (one,)
 
 
-def _reads_memory(kind: Kind, position: int) -> bool:
-    """Whether an operand must lie in memory for an equation of this kind."""
-    if kind is Kind.TAKE:
-        return position == 0
-    return kind in (Kind.MOVEMENT, Kind.SCATTER, Kind.HOST, Kind.CALL, Kind.LEAF_VIEW)
-
-
 def _viewed(below: StridedView, equation: Equation, kind: Kind) -> StridedView | None:
     params = equation.params
     if kind is Kind.BROADCAST:
@@ -441,7 +463,7 @@ def _viewed(below: StridedView, equation: Equation, kind: Kind) -> StridedView |
     return below.reverse(params["axes"])
 
 
-def _with_written_outputs(program: Program) -> Program:
+def _with_written_outputs(program: Program, target: Target) -> Program:
     """Every output becomes an input, a constant or a value of its own: views are copied."""
     made_by = {var: e for e in program.equations for var in e.outputs}
     extra: list[Equation] = []
@@ -449,7 +471,7 @@ def _with_written_outputs(program: Program) -> Program:
     seen: set[Var] = set()
     for atom in program.outputs:
         equation = made_by.get(atom) if isinstance(atom, Var) else None
-        is_view = equation is not None and kind_of(equation.primitive.name) in VIEWS
+        is_view = equation is not None and kind_on(equation, target) in VIEWS
         repeated = isinstance(atom, Var) and atom in seen
         if not isinstance(atom, Var) or is_view or repeated:
             copy = Var(atom.aval)
@@ -475,6 +497,7 @@ def check_nest(graph: Graph, target: Target) -> None:
     Every result depends on each axis that is not reduced (else blocks would write it several
     times); results of a contraction may reduce its last axes as a whole.
     """
+    check_gathers(graph)
     if graph.dot is not None:
         classify_contraction(graph, target)
         return

@@ -127,7 +127,7 @@ def lower_group(
     if group.family == "scatter":
         return lower_scatter(group.equations[-1], fused.views, target, source), None
     graph = build_graph(group.equations, fused.views, group.outputs)
-    if group.family == "contraction":
+    if graph.dot is not None:
         return lower_contraction(graph, target, source), graph
     return lower_row(graph, target, source), graph
 
@@ -178,7 +178,8 @@ def _use(lowered: LoweredKernel, buffers: tuple[str, ...], graph: Graph | None) 
 
 def in_place_pairs(lowered: LoweredKernel, graph: Graph) -> list[tuple[Var, Var]]:
     """(read, written) variables that may share memory: every element is read only where it is
-    written, once, before that write."""
+    written, once, before that write.
+    """
     reads: dict[str, set[tuple[object, ...]]] = {}
     writes: dict[str, set[tuple[object, ...]]] = {}
     count: dict[str, int] = {}

@@ -133,7 +133,7 @@ def _widens(source: np.dtype, target: np.dtype) -> bool:  # type: ignore[type-ar
             return True
         return target.itemsize > source.itemsize and target.itemsize >= 4
     if is_integer(source) and is_float(target):
-        return source.itemsize <= 2 and target.itemsize >= 4 or source.itemsize == 4 < target.itemsize
+        return (source.itemsize <= 2 and target.itemsize >= 4) or source.itemsize == 4 < target.itemsize
     return False
 
 
@@ -148,8 +148,8 @@ def cast_of_cast(r: Rewriter, e: Equation) -> Sequence[Atom] | None:
         origin = made.inputs[0]
         if origin.aval.dtype == target:
             return (origin,)
-        # Through a wider float, int to float rounds once either way; float to int truncates alike.
-        if not (is_bool(target) and is_bool(origin.aval.dtype)):
+        # From bool to 64 bits stays in two steps: hardware widens from 32-bit words.
+        if not (is_bool(origin.aval.dtype) and target.itemsize == 8):
             return r.emit(e.primitive, (origin,), e.params, e.source)
     spread = r.definition(x, "broadcast")
     if spread is not None and not spread.inputs[0].aval.shape:
@@ -333,4 +333,4 @@ def known_primitives() -> frozenset[str]:
 
 def is_scalar(atom: Atom) -> bool:
     """Whether an atom has no axes."""
-    return isinstance(atom, Literal) or isinstance(atom, Var) and not atom.aval.shape
+    return isinstance(atom, Literal) or (isinstance(atom, Var) and not atom.aval.shape)

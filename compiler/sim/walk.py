@@ -9,6 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+from dataclasses import replace
+
 from trnx.compiler.sim.clock import Clock, Times, Work, work
 from trnx.compiler.sim.dependencies import Dependencies, Instance, Touch
 from trnx.compiler.sim.frames import Binding, Frame, Window
@@ -93,7 +95,7 @@ class Walk(ABC):
         self.clock.barrier()
         begin = self.clock.total_ns
         bindings = {
-            param.name: self.binding(self.buffers[name])
+            param.name: replace(self.binding(self.buffers[name]), dtype=param.dtype)
             for param, name in zip(kernel.params, call.buffers, strict=True)
         }
         values = {

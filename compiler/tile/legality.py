@@ -374,7 +374,11 @@ def _check_call(
         if name not in buffers:
             bad(f"kernel '{kernel.name}' gets '{name}', which is no buffer")
         buffer = buffers[name]
-        if buffer.dtype.itemsize != param.dtype.itemsize:
+        # A 64-bit integer buffer may be seen as 32-bit words: how a NeuronCore reads an index.
+        words = buffer.dtype.kind in "iu" and param.dtype.kind in "iu"
+        if buffer.dtype.itemsize != param.dtype.itemsize and not (
+            words and buffer.dtype.itemsize == 2 * param.dtype.itemsize
+        ):
             bad(
                 f"'{name}' ({buffer.dtype}) is bound to parameter '{param.name}' ({param.dtype}) "
                 f"of kernel '{kernel.name}'"

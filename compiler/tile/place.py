@@ -1,11 +1,12 @@
 """``place``: gives every tile an address, and rotating buffers to the tiles that gain from them.
 
-Tiles live from their allocation to their last use; a tile of an outer body that a loop uses lives
-through the whole loop. Tiles whose lives do not meet may share memory (``schedule`` orders the
-accesses). Offsets are chosen largest tile first, lowest free offset, so the result is the same in
-every run. SBUF tiles that a DMA touches inside a loop, and PSUM tiles that fill whole banks there,
-get two copies while the capacity allows, so that one iteration can load while the previous one
-computes; targets whose engines do not run at the same time get none.
+Every tile gets memory of its own while that fits, because sharing makes engines wait. Else tiles
+whose lives do not meet share memory (``schedule`` orders the accesses): a tile lives from its
+allocation to its last use, and one of an outer body that a loop uses lives through the whole loop.
+Offsets are chosen largest tile first, lowest free offset, so the result is the same in every run.
+SBUF tiles that a DMA touches inside a loop, and PSUM tiles that fill whole banks there, get two
+copies while the capacity allows, so that one iteration can load while the previous one computes;
+targets whose engines do not run at the same time get none.
 """
 
 from __future__ import annotations
@@ -117,11 +118,15 @@ def _place_memory(
     rotating = [life for life in group if _gains_from_copies(life, target)]
     # The widest tile loses its second copy first: that frees the most per lost overlap.
     rotating.sort(key=lambda life: (-life.tile.free_bytes, life.first))
+    share = False
     while True:
         copies = {life.tile.name: 2 for life in rotating}
-        addresses, needed = _assign(target, memory, group, copies)
+        addresses, needed = _assign(target, memory, group, copies, share)
         if needed <= capacity(target, memory):
             break
+        if not share:
+            share = True
+            continue
         if not rotating:
             raise _overflow(kernel, target, memory, group, needed)
         rotating.pop(0)
@@ -149,7 +154,7 @@ def _gains_from_copies(life: Life, target: Target) -> bool:
 
 
 def _assign(
-    target: Target, memory: str, group: Sequence[Life], copies: Mapping[str, int]
+    target: Target, memory: str, group: Sequence[Life], copies: Mapping[str, int], share: bool
 ) -> tuple[dict[str, int], int]:
     """Offsets by tile name, and the bytes per partition they need."""
     unit = ALIGNMENT if memory == SBUF else target.psum_bank_bytes
@@ -161,7 +166,8 @@ def _assign(
         size = -(-_size(life, copies) // unit) * unit
         offset = 0
         for start, end, other in sorted(done, key=lambda item: item[0]):
-            if _meet(life, other, copies) and start < offset + size and offset < end:
+            meet = not share or _meet(life, other, copies)
+            if meet and start < offset + size and offset < end:
                 offset = end
         done.append((offset, offset + size, life))
         offsets[life.tile.name] = offset
