@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import trnx.numpy  # noqa: F401  (installs the operators)
 from trnx.core import dtypes
 from trnx.core.avals import Aval, aval_of
 from trnx.core.errors import DTypeError, IntegerRangeError, ShapeError, UnknownTypeError
@@ -265,6 +266,16 @@ def test_numpy_view_is_read_only_for_good() -> None:
     assert np.asarray(x, dtype=np.float64).dtype == np.float64
     with pytest.raises(ValueError, match="without a copy"):
         np.asarray(x, dtype=np.float64, copy=False)
+
+
+@pytest.mark.parametrize("left", [np.ones((2, 3), np.float32), np.float32(1), np.int64(1)])
+def test_numpy_on_the_left_gives_way(left: object) -> None:
+    """An operator with one of our arrays is ours; a NumPy function gives a NumPy array."""
+    x = from_host(MATRIX)
+    for result in (left + x, left * x, left - x, left == x, left < x):  # type: ignore[operator]
+        assert type(result) is Array
+    np.testing.assert_array_equal(np.asarray(left - x), np.asarray(left) - MATRIX)
+    assert type(np.sin(x)) is np.ndarray
 
 
 def test_pickle_and_copy() -> None:

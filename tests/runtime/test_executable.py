@@ -15,11 +15,14 @@ from trnx.compiler.tile.ir import Buffer, TileProgram
 from trnx.core import config, dtypes
 from trnx.core.avals import Aval
 from trnx.core.errors import ShapeError, UnsupportedError
+from trnx.core.tracing import trace_program
+from trnx.ops import functions as F
 from trnx.runtime import executable as executable_module
 from trnx.runtime.array import Array, DonatedError
 from trnx.runtime.convert import from_host
 from trnx.runtime.devices import NEURON
-from trnx.runtime.executable import Executable, NativeError, host_calls, host_function
+from trnx.runtime.executable import Executable, NativeError
+from trnx.runtime.fallback import host_calls, host_function
 
 F4 = Aval((4,), dtypes.float32)
 ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(ctypes.c_int64))
@@ -272,6 +275,18 @@ def test_unknown_host_function_is_named() -> None:
     )
     with pytest.raises(UnsupportedError, match=r"host function sort, which is not registered"):
         run([from_host([1.0] * 4)])
+
+
+def test_a_primitive_without_lowering_runs_by_its_reference() -> None:
+    """The call carries its program as text; it is counted under the primitive's name."""
+    program_text = str(trace_program(lambda x: [F.exp(x)], [F4], "exp"))
+    tile = program("x:input y:output", "y")
+    segment = Host("some_primitive", (0,), (1,), (("program", program_text),))
+    run = Executable(Compiled(tile, (segment,)), NEURON, (F4,))
+    before = host_calls["some_primitive"]
+    (y,) = run([from_host([0.0, 1.0, 2.0, 3.0])])
+    np.testing.assert_allclose(np.asarray(y), np.exp(np.arange(4)), rtol=1e-6)
+    assert host_calls["some_primitive"] == before + 1
 
 
 def test_native_error_code_is_an_exception() -> None:

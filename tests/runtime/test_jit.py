@@ -18,6 +18,7 @@ from trnx.core.tracing import Tracer
 from trnx.ops import functions as F
 from trnx.runtime.array import Array, DonatedError
 from trnx.runtime.convert import from_host
+from trnx.runtime.fallback import host_calls
 from trnx.runtime.jit import Jitted, jit, make_ir
 from trnx.runtime.stages import STAGES
 from trnx.testing import assert_compiles, count_compiles, explain_recompiles
@@ -623,3 +624,13 @@ def test_lower_shows_every_stage() -> None:
     assert lowered.compile()([ONES])[0].item() == pytest.approx(3 * np.e)
     with pytest.raises(errors.TraceError, match=r"no stage 'llvm'.*Use one of trace, "):
         lowered.as_text("llvm")
+
+
+def test_a_fallback_is_named_when_it_is_compiled() -> None:
+    """An i64 to f32 cast has no tile form on neuron: the event says so, and it is counted."""
+    f = jit(lambda x: F.convert(x, np.float32))
+    before = host_calls["convert"]
+    with count_compiles() as count:
+        assert f(from_host(np.array([2**40, -3]))).tolist() == [2.0**40, -3.0]
+    assert count.events[0].fallbacks == ("convert",)
+    assert host_calls["convert"] == before + 1

@@ -66,9 +66,8 @@ class Array:
     _owner: Any
     _type: ArrayType
 
-    # NumPy must leave `numpy_array + x` to us.
+    # NumPy leaves `numpy_array + x` to us; `np.sin(x)` reads the view and gives a NumPy array.
     __array_priority__ = 1000
-    __array_ufunc__ = None
 
     # ---- type
     @property

@@ -14,7 +14,7 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,19 +22,13 @@ import numpy as np
 
 from trnx.core import config
 from trnx.core.avals import Aval, static_size
-from trnx.core.errors import ShapeError, TrnxError, UnsupportedError, message
+from trnx.core.errors import ShapeError, TrnxError, message
 from trnx.runtime.array import Array, array_type, donate, make_array
 from trnx.runtime.devices import Device
+from trnx.runtime.fallback import run_host_call
 from trnx.runtime.memory import Block, allocate, numpy_view
 
 _Entry = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p)
-
-HostFunction = Callable[[list[np.ndarray], list[np.ndarray], dict[str, Any]], None]
-host_functions: dict[str, HostFunction] = {}
-"""Host fallbacks by name: ``function(inputs, outputs, attributes)`` fills the outputs."""
-
-host_calls: Counter[str] = Counter()
-"""How often each host fallback ran in this process."""
 
 
 class NativeError(TrnxError, RuntimeError):
@@ -60,18 +54,6 @@ class _OutputBuffer:
     aval: Aval
     nbytes: int
     alias: int | None
-
-
-def host_function(name: str) -> Callable[[HostFunction], HostFunction]:
-    """Decorate ``function(inputs, outputs, attributes)`` to register it as a host fallback."""
-
-    def register(function: HostFunction) -> HostFunction:
-        if name in host_functions:
-            raise ValueError(f"A host function named {name} is registered already.")
-        host_functions[name] = function
-        return function
-
-    return register
 
 
 class Executable:
@@ -272,17 +254,6 @@ class Executable:
                 self._run_host(segment, slots)
 
     def _run_host(self, segment: Any, slots: list[int]) -> None:
-        function = host_functions.get(segment.function)
-        if function is None:
-            raise UnsupportedError(
-                message(
-                    f"Program {self.name} falls back to the host function {segment.function}, "
-                    "which is not registered",
-                    segment.source,
-                    "Register it with trnx.runtime.executable.host_function",
-                )
-            )
-        host_calls[segment.function] += 1
         buffers = self.compiled.tile_program.buffers
 
         def views(indices: Sequence[int], read_only: bool) -> list[np.ndarray]:
@@ -291,7 +262,13 @@ class Executable:
                 for i in indices
             ]
 
-        function(views(segment.ins, True), views(segment.outs, False), dict(segment.attrs))
+        run_host_call(
+            segment.function,
+            views(segment.ins, True),
+            views(segment.outs, False),
+            dict(segment.attrs),
+            segment.source,
+        )
 
     # ---- reports
     def _native_error(self, code: int) -> NativeError:

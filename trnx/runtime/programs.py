@@ -19,7 +19,7 @@ from trnx.core.tracing import Tracer, trace_program
 from trnx.ops import functions
 from trnx.runtime.array import Array
 from trnx.runtime.cache import CacheKey, CompileCache, code_version
-from trnx.runtime.compiled import Compiled, compile_program, load
+from trnx.runtime.compiled import Compiled, HostSegment, compile_program, load
 from trnx.runtime.convert import from_host, place
 from trnx.runtime.devices import CPU, Device
 from trnx.runtime.executable import Executable
@@ -38,6 +38,7 @@ class CompileEvent:
         key: digest of the cache key; programs of equal content share it.
         origin: `compiled`, or `cache` if memory or disk had the code.
         seconds: time from program to executable.
+        fallbacks: host functions the program falls back to, one entry per call in it.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class CompileEvent:
     key: str
     origin: str
     seconds: float
+    fallbacks: tuple[str, ...] = ()
 
 
 compile_listeners: list[Callable[[CompileEvent], None]] = []
@@ -117,11 +119,13 @@ def executable_for(
         key.digest(),
         origin,
         time.perf_counter() - start,
+        tuple(s.function for s in compiled.segments if isinstance(s, HostSegment)),
     )
     if config.debug.value >= 1:
         print(
             f"trnx: {event.origin} {kind} {event.name} for {event.device} in "
-            f"{event.seconds * 1e3:.1f} ms ({event.key[:12]})",
+            f"{event.seconds * 1e3:.1f} ms ({event.key[:12]})"
+            + (f", host fallbacks: {', '.join(event.fallbacks)}" if event.fallbacks else ""),
             file=sys.stderr,
         )
     for listener in tuple(compile_listeners):
