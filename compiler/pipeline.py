@@ -7,13 +7,12 @@ Each pass names the form it takes and the form it gives, and has a verifier for 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from trnx.compiler import kernels as kernels
-from trnx.compiler.kernels.space import StridedView
-from trnx.compiler.passes.fuse import FusedProgram, fuse
+from trnx.compiler.passes.fuse import FusedProgram, Layouts, fuse
 from trnx.compiler.passes.inline import inline
 from trnx.compiler.passes.legalise import legalise
 from trnx.compiler.passes.lower import lower_program
@@ -36,12 +35,12 @@ class CompileContext:
     Attributes:
         target: the hardware table's row.
         donated: positions of inputs whose memory outputs may take over.
-        input_views: layout of inputs that are not dense.
+        layouts: strides of arguments and results that are not dense.
     """
 
     target: Target
     donated: tuple[int, ...] = ()
-    input_views: Mapping[Var, StridedView] = field(default_factory=dict)
+    layouts: Layouts = field(default_factory=Layouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("simplify", "program", "program", lambda p, c: simplify(p), _check_program),
     Pass("legalise", "program", "program", lambda p, c: legalise(p, c.target), _check_program),
     Pass("clean", "program", "program", lambda p, c: simplify(p), _check_program),
-    Pass("fuse", "program", "fused", lambda p, c: fuse(p, c.target, c.input_views), _check_fused),
+    Pass("fuse", "program", "fused", lambda p, c: fuse(p, c.target, c.layouts), _check_fused),
     Pass("tile", "fused", "tiles", lambda f, c: lower_program(f, c.target, c.donated), _nothing),
     Pass("place", "tiles", "tiles", _each(lambda k, c: place.place(k, c.target)), _nothing),
     Pass("parallel", "tiles", "tiles", _each(lambda k, c: parallel.mark_parallel(k)), _nothing),
@@ -120,7 +119,7 @@ def compile_program(
     target: str | Target,
     donated: Sequence[int] = (),
     *,
-    input_views: Mapping[Var, StridedView] | None = None,
+    layouts: Layouts | None = None,
     observe: Callable[[str, Form], None] | None = None,
 ) -> TileProgram:
     """Lower a program to kernels.
@@ -129,7 +128,7 @@ def compile_program(
         program: what to compile; inputs, then constants, are the input buffers.
         target: a row of `targets.TARGETS`, or its name.
         donated: positions of inputs whose memory outputs may take over.
-        input_views: layout of inputs that are not dense row-major.
+        layouts: strides of arguments and results that are not dense row-major.
         observe: called with the name and the result of every pass.
 
     Returns:
@@ -140,7 +139,7 @@ def compile_program(
         LoweringError: something has no lowering; names primitive, dtypes, the user's line.
     """
     row = find_target(target) if isinstance(target, str) else target
-    context = CompileContext(row, tuple(donated), dict(input_views or {}))
+    context = CompileContext(row, tuple(donated), layouts or Layouts())
     form: Any = program
     dump = config.dump_ir.value
     verify = config.check.value

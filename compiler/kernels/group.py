@@ -228,8 +228,9 @@ class _Builder:
     ) -> tuple[Dimension, ...]:
         lhs, rhs = inputs
         (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = params["contract"], params["batch"]
-        for i, j in (*zip(lhs_contract, rhs_contract), *zip(lhs_batch, rhs_batch)):
-            self.unify(lhs[i], rhs[j])
+        for left, right in ((lhs_contract, rhs_contract), (lhs_batch, rhs_batch)):
+            for i, j in zip(left, right, strict=True):
+                self.unify(lhs[i], rhs[j])
         gone_l, gone_r = {*lhs_contract, *lhs_batch}, {*rhs_contract, *rhs_batch}
         return (
             *(lhs[i] for i in lhs_batch),
@@ -365,7 +366,8 @@ class _Builder:
 
     def _store(self, node: Node, var: Var) -> Store:
         dims = self._resolved(self.dims[var])
-        spans = row_major(to_indices(var.aval.shape))
+        view = self.views.get(var)  # only an output the caller lays out has one before it is made
+        spans = row_major(to_indices(var.aval.shape)) if view is None else view.spans
         access = Access(var, 0, axis_strides(spans, dims))
         return Store(node, access, tuple(a for d in dims for a in d), node.source)
 
@@ -451,9 +453,7 @@ def build_graph(
     return _Builder(equations, views).build(outputs)
 
 
-def rebuild(
-    graph: Graph, axes: Mapping[Axis, Axis | None]
-) -> Graph:
+def rebuild(graph: Graph, axes: Mapping[Axis, Axis | None]) -> Graph:
     """The graph over other axes: each old axis becomes a new one, or vanishes (None).
 
     An axis vanishes when it is the outer part of a merged axis; the new axis keeps the stride of

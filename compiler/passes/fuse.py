@@ -19,14 +19,45 @@ from trnx.compiler.kernels.space import StridedView, dense_view, to_indices
 from trnx.compiler.kernels.support import kind_on
 from trnx.compiler.passes.identity import COPY
 from trnx.compiler.targets import Target
+from trnx.compiler.tile.expr import Index
+from trnx.compiler.tile.ir import Span
 from trnx.core.dtypes import is_integer
 from trnx.core import Atom, Equation, LoweringError, Params, Program, Var, message, same_shape
+from trnx.core.program import dim_variables
 
 MAX_GROUP = 512
 """Equations of one group: bounds the size of a kernel."""
 
 _NESTS = frozenset({Kind.ELEMENTWISE, Kind.IOTA, Kind.REDUCE, Kind.CONTRACTION, Kind.TAKE})
 _BIJECTIVE = frozenset({Kind.BROADCAST, Kind.RESHAPE, Kind.TRANSPOSE})
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """Strides of a program's arguments and results that are not dense row-major.
+
+    Attributes:
+        inputs: position to strides in elements, one per axis; registers are allowed.
+        outputs: likewise.
+        registers: names of all registers in the order callers pass their values; sizes in order of
+            first use when empty.
+    """
+
+    inputs: Mapping[int, tuple[Index, ...]] = field(default_factory=dict)
+    outputs: Mapping[int, tuple[Index, ...]] = field(default_factory=dict)
+    registers: tuple[str, ...] = ()
+
+    def views(self, program: Program) -> dict[Var, StridedView]:
+        """The variables with a layout, as views of their buffers."""
+        found: dict[Var, StridedView] = {}
+        for given, atoms in ((self.inputs, program.inputs), (self.outputs, program.outputs)):
+            for position, strides in given.items():
+                var = atoms[position]
+                assert isinstance(var, Var)
+                sizes = to_indices(var.aval.shape)
+                spans = tuple(Span(s, n) for s, n in zip(strides, sizes, strict=True))
+                found[var] = StridedView(var, 0, spans)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +84,13 @@ class FusedProgram:
             a group.
         groups: in an order in which producers come first.
         views: where each variable that is read from memory lies.
+        registers: names of the run-time integers, in the order callers pass them.
     """
 
     program: Program
     groups: tuple[Group, ...]
     views: Mapping[Var, StridedView]
+    registers: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         from trnx.compiler.passes.text import fused_text
@@ -81,11 +114,12 @@ class Fuser:
         self,
         program: Program,
         target: Target,
-        input_views: Mapping[Var, StridedView] | None = None,
+        layouts: Layouts,
     ) -> None:
         self.target = target
-        self.given = dict(input_views or {})
         self.program = _with_written_outputs(program, target)
+        self.given = layouts.views(self.program)
+        self.registers = layouts.registers or tuple(v.name for v in dim_variables(program))
         self.views: dict[Var, StridedView | None] = {}
         self.equations: list[Equation] = []
         self.made_by: dict[Var, int] = {}
@@ -187,8 +221,8 @@ class Fuser:
                 self._place(number)
         order = self._ordered()
         groups = tuple(self._finish(self.clusters[c]) for c in order)
-        views = {var: view for var, view in self.views.items() if view is not None}
-        return FusedProgram(self.program, groups, views)
+        views = {var: view for var, view in self.views.items() if view is not None} | self.given
+        return FusedProgram(self.program, groups, views, self.registers)
 
     def cluster(self, number: int) -> int:
         """The cluster an equation is in now."""
@@ -346,8 +380,8 @@ class Fuser:
                 return
             producer, direct = self._producer(var)
             source = self.equations[number].inputs[0]
-            internal = producer in inside and direct and not self._only_written(
-                self.equations[producer]
+            internal = (
+                producer in inside and direct and not self._only_written(self.equations[producer])
             )
             literal = producer is None and not isinstance(source, Var)
             if internal or literal or self.view(var) is None:
@@ -511,15 +545,13 @@ def check_nest(graph: Graph, target: Target) -> None:
             raise NotFusable("a result keeps part of the reduced axes")
 
 
-def fuse(
-    program: Program, target: Target, input_views: Mapping[Var, StridedView] | None = None
-) -> FusedProgram:
+def fuse(program: Program, target: Target, layouts: Layouts = Layouts()) -> FusedProgram:
     """Cut a program into groups.
 
     Args:
         program: of primitives that kernel families lower; no calls.
         target: the hardware table's row.
-        input_views: layout of inputs that are not dense.
+        layouts: strides of inputs and outputs that are not dense.
 
     Raises:
         LoweringError: an equation has no kernel family.
@@ -529,4 +561,4 @@ def fuse(
             raise LoweringError(
                 message("a call was not inlined", equation.source, "Report this program")
             )
-    return Fuser(program, target, input_views).run()
+    return Fuser(program, target, layouts).run()

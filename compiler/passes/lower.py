@@ -25,7 +25,6 @@ from trnx.compiler.tile.ir import (
     instructions,
 )
 from trnx.core import Equation, Program, Source, Var, program_text
-from trnx.core.program import dim_variables
 
 
 @dataclass(slots=True)
@@ -92,7 +91,7 @@ def lower_program(fused: FusedProgram, target: Target, donated: tuple[int, ...])
         tuple(kernels),
         tuple(calls),
         outputs,
-        tuple(v.name for v in dim_variables(program)),
+        fused.registers,
         arena,
     )
 
