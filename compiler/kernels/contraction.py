@@ -103,7 +103,7 @@ def _ancestors(node: Node) -> set[Node]:
 
 
 def even_block(size: int, limit: int) -> int:
-    """The largest block of at most `limit` that cuts `size` evenly into few blocks, else `limit`."""
+    """The largest block of at most `limit` that cuts `size` evenly into few parts, else `limit`."""
     if size <= limit:
         return size
     fewest = -(-size // limit)
@@ -144,7 +144,7 @@ class ContractionLowering:
         self.graph, (batch, rows, columns, contracted) = merge_axes(graph, classes)
         self.target = target
         self.builder = KernelBuilder(name or kernel_name(graph), target.name, source=source)
-        for register in sorted(index_symbols(self.graph, sum([batch, rows, columns, contracted], []))):
+        for register in sorted(index_symbols(self.graph, [*batch, *rows, *columns, *contracted])):
             self.builder.register_argument(register)
         self.params = Params(self.builder, {})
         assert self.graph.dot is not None
@@ -214,7 +214,9 @@ class ContractionLowering:
         return LoweredKernel(self.builder.finish(), self.params.variables)
 
     @contextmanager
-    def _row_block(self, base: Mapping[Axis, Index]) -> Iterator[tuple[dict[Axis, Index], Index, int]]:
+    def _row_block(
+        self, base: Mapping[Axis, Index]
+    ) -> Iterator[tuple[dict[Axis, Index], Index, int]]:
         """Loop over blocks of rows: (base with the block, rows, partitions of its tiles)."""
         if self.m is None:
             yield dict(base), 1, 1
@@ -300,9 +302,7 @@ class ContractionLowering:
                 part = strip.rows(first, many)
                 product = self._product(row_base, part, rhs, 0, many, max_rows, count, widest)
                 inside = {node: view[:many] for node, view in wide.items()}
-                self._results(
-                    row_base, many, max_rows, count, widest, product, {**bound, **inside}
-                )
+                self._results(row_base, many, max_rows, count, widest, product, {**bound, **inside})
 
     # Pieces -------------------------------------------------------------------------------------
 
@@ -336,9 +336,7 @@ class ContractionLowering:
         region = Region(
             self.m, part, part, free, (columns,) if free else (), (width,) if free else (), base
         )
-        emitter = Emitter(
-            self.builder, self.graph, region, self.target, self.params, dict(bound)
-        )
+        emitter = Emitter(self.builder, self.graph, region, self.target, self.params, dict(bound))
         found: dict[Node, TileView] = {}
         for node in wanted:
             view = emitter.view(node)

@@ -197,23 +197,23 @@ def scalar_operation(e: Emitter, node: Node, form: ScalarForm) -> TileView:
     """``tensor_scalar``, with the operation before it when that has this one use."""
     data = _operand(e, form.data, form.scalar)
     inner = scalar_form(e, data) if e.is_private(data) and e.same_shape(data, node) else None
-    if inner is not None and not e.is_number(inner.data):
-        if _merges(inner, data.dtype, form.op, node.dtype):
-            source = e.view(_operand(e, inner.data, inner.scalar))
-            first = _scalar(e, inner, source)
-            second = _scalar(e, form, source)
-            result = e.tile(node)
-            e.builder.tensor_scalar(
-                result,
-                source,
-                first,
-                second,
-                op0=inner.op,
-                reverse0=inner.reverse,
-                op1=form.op,
-                reverse1=form.reverse,
-            )
-            return result
+    merges = inner is not None and not e.is_number(inner.data)
+    if inner is not None and merges and _merges(inner, data.dtype, form.op, node.dtype):
+        source = e.view(_operand(e, inner.data, inner.scalar))
+        first = _scalar(e, inner, source)
+        second = _scalar(e, form, source)
+        result = e.tile(node)
+        e.builder.tensor_scalar(
+            result,
+            source,
+            first,
+            second,
+            op0=inner.op,
+            reverse0=inner.reverse,
+            op1=form.op,
+            reverse1=form.reverse,
+        )
+        return result
     source = e.view(data)
     if form.op == "power" and e.in_psum(source):
         source = e.in_sbuf(data)
@@ -411,7 +411,7 @@ def _affine(
 def negative(e: Emitter, node: Node) -> TileView | Number:
     """The negative of a row scalar, made once; a reduction gives it directly."""
     if e.is_number(node):
-        return -node.value  # type: ignore[no-any-return]
+        return -node.value
     known = e.negated.get(node)
     if known is None:
         from trnx.compiler.kernels.reduction import reduce_negated
@@ -556,9 +556,7 @@ def integer_cast(
             e.builder.tensor_copy(result, low)
         else:
             # (x & mask ^ half) - half is the low bits as a signed number, exact in fp32.
-            e.builder.tensor_scalar(
-                low, data, mask, half, op0="bitwise_and", op1="bitwise_xor"
-            )
+            e.builder.tensor_scalar(low, data, mask, half, op0="bitwise_and", op1="bitwise_xor")
             e.builder.tensor_scalar(result, low, half, op0="subtract", engine="vector")
 
 
@@ -582,7 +580,7 @@ def _truncate(e: Emitter, x: Node, node: Node) -> TileView:
                 "Convert to int32, or use device cpu",
             )
         )
-    holder = {8: int64, 4: int32}.get(target.itemsize, int32)
+    holder: np.dtype[Any] = int64 if target.itemsize == 8 else int32
     if is_unsigned_integer(target) and target.itemsize >= 4:
         holder = uint64 if target.itemsize == 8 else uint32
     data = e.view(x)

@@ -313,7 +313,7 @@ class Emitter:
 
     def _emit(self, node: Node) -> Value:
         if node.op == "literal":
-            return node.value  # type: ignore[no-any-return]
+            return node.value
         if node.op == "load":
             return self._load(node)
         if node.op == "iota":
@@ -365,9 +365,7 @@ class Emitter:
             spans.append(Span(1, 1))
         return spans
 
-    def word(
-        self, access: Access, axes: frozenset[Axis], role: str, part: int
-    ) -> HbmAccess:
+    def word(self, access: Access, axes: frozenset[Axis], role: str, part: int) -> HbmAccess:
         """The low (part 0) or high (part 1) words of the region's part of a 64-bit buffer."""
         whole = self.hbm_spans(access, axes)
         spans = tuple(Span(mul(s.stride, 2), s.count) for s in whole)

@@ -200,9 +200,9 @@ class _Builder:
                         self.unify(a, b)
         elif kind is Kind.BROADCAST:
             shape = list(self.space.fresh(to_indices(params["shape"])))
-            for own, place in zip(inputs[0], params["dims"], strict=True):
-                if own:
-                    shape[place] = own
+            for dimension, place in zip(inputs[0], params["dims"], strict=True):
+                if dimension:
+                    shape[place] = dimension
             dims = tuple(shape)
         elif kind is Kind.RESHAPE:
             dims = self.space.fresh(to_indices(params["shape"]))

@@ -135,16 +135,16 @@ def _pad(
     filler = value if isinstance(value, Literal) else views[value]
     # Index ranges of the operand that stay, and where they land.
     first, count = [], []
-    for size, before, gap, whole in zip(
-        operand.aval.shape, low, interior, shape, strict=True
-    ):
+    for size, before, gap, whole in zip(operand.aval.shape, low, interior, shape, strict=True):
         step = gap + 1
         begin = max(0, -(before // step)) if before < 0 else 0
         end = min(int(str(size)), -(-(whole - before) // step))
         first.append(begin)
         count.append(max(0, end - begin))
     del high
-    landing = [before + begin * (gap + 1) for before, begin, gap in zip(low, first, interior)]
+    landing = [
+        before + begin * (gap + 1) for before, begin, gap in zip(low, first, interior, strict=True)
+    ]
 
     def rectangle(origin: object, start: Sequence[int], sizes: Sequence[int]) -> Graph | None:
         offset = int(np.dot(start, [int(str(s.stride)) for s in dense])) if shape else 0

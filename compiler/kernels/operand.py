@@ -131,7 +131,12 @@ class Operand:
         return Strip(view)
 
     def tile(
-        self, base: Mapping[Axis, Index], k_start: Index, k_count: Index, width: Index, max_width: int
+        self,
+        base: Mapping[Axis, Index],
+        k_start: Index,
+        k_count: Index,
+        width: Index,
+        max_width: int,
     ) -> Strip:
         """The operand for one tile of k (run-time sizes); its k tile has number 0."""
         if self.is_constant:
@@ -244,7 +249,13 @@ class Operand:
             self._transpose(view, rows, k_count, first, count, max_rows)
 
     def _transpose(
-        self, view: TileView, rows: TileView, k_count: Index, first: Index, count: Index, max_rows: int
+        self,
+        view: TileView,
+        rows: TileView,
+        k_count: Index,
+        first: Index,
+        count: Index,
+        max_rows: int,
     ) -> None:
         """Transposes into PSUM, several to a bank, and one copy out per bank."""
         loader = self.loader
@@ -258,8 +269,14 @@ class Operand:
         group = max((g for g in range(1, per_bank + 1) if whole and whole % g == 0), default=0)
 
         def move(tile: Index, many: int, depth: Index) -> None:
-            psum = builder.psum((part if isinstance(depth, int) and depth == part else
-                                 known(depth, part), many, max_rows), rows.dtype)
+            psum = builder.psum(
+                (
+                    part if isinstance(depth, int) and depth == part else known(depth, part),
+                    many,
+                    max_rows,
+                ),
+                rows.dtype,
+            )
             for i in range(many):
                 begin = mul(add(tile, i), part)
                 source = rows[:, begin : add(begin, depth)]

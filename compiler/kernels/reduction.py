@@ -1,8 +1,8 @@
 """Reductions of a row tile to one number per partition.
 
 A row kernel puts the reduced axes on the free dimensions, so a reduction is one `tensor_reduce`.
-Integer sums are exact: GpSimd adds halves of the row until one element is left, because a NeuronCore
-reduces in fp32.
+Integer sums are exact: GpSimd adds halves of the row until one element is left, because a
+NeuronCore reduces in fp32.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def reduce(e: Emitter, node: Node) -> Value:
 
 
 def reduce_negated(e: Emitter, node: Node) -> TileView | None:
-    """The negative of a reduction, straight from the instruction; None when that is not possible."""
+    """The negative of a reduction, straight from the instruction; None when it has a value."""
     (x,) = node.operands
     data = e.spread(x, x)
     if node in e.values or not is_float(node.dtype):

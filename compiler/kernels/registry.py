@@ -1,8 +1,8 @@
 """Which kernel family lowers which primitive: the one table that joins primitives with lowerings.
 
-Every family file enters its primitives here when it is imported (`lowers`), so the table is complete
-after ``import trnx.compiler.kernels``. A primitive that is in no family and has no composite has no
-lowering on NeuronCores; the compiler then makes a counted host call or refuses.
+Every family file enters its primitives here when it is imported (`lowers`), so the table is
+complete after ``import trnx.compiler.kernels``. A primitive that is in no family and has no
+composite has no lowering on NeuronCores: the compiler makes a counted host call of it.
 """
 
 from __future__ import annotations

@@ -96,9 +96,7 @@ class RowLowering:
 
     def lower(self) -> LoweredKernel:
         """The kernel."""
-        emit_graph(
-            self.builder, self.graph, self.outer, self.reduced, self.target, self.params
-        )
+        emit_graph(self.builder, self.graph, self.outer, self.reduced, self.target, self.params)
         return LoweredKernel(self.builder.finish(), self.params.variables)
 
 
@@ -169,9 +167,7 @@ def _emit_flat(
     with ExitStack() as stack:
         if not isinstance(rest, int):  # nothing is left when the size divides
             stack.enter_context(builder.loop("rest", 0, minimum(1, rest)))
-        tail.block(
-            Region(None, 1, 1, (axis,), (rest,), (known(rest, width),), {axis: done}), {}
-        )
+        tail.block(Region(None, 1, 1, (axis,), (rest,), (known(rest, width),), {axis: done}), {})
 
 
 def free_limit(graph: Graph, target: Target) -> int:
@@ -197,10 +193,8 @@ class _Nest:
 
     # Loops --------------------------------------------------------------------------------------
 
-    def rows(
-        self, outer: list[Axis], free: list[Axis], gathers: GatherPlan | None = None
-    ) -> None:
-        """Loop over `outer`, the largest of them on the partitions, with `free` on the free axes."""
+    def rows(self, outer: list[Axis], free: list[Axis], gathers: GatherPlan | None = None) -> None:
+        """Loop over `outer`, the largest of them on the partitions; `free` on the free axes."""
         partition = self._partition_axis(outer) if gathers is None else gathers.partition
         loops = [axis for axis in outer if axis is not partition]
         widths = {axis: known(axis.size, RUN_TIME_WIDTH) for axis in free}
@@ -221,9 +215,9 @@ class _Nest:
                 index = stack.enter_context(self.builder.loop(f"i{depth}", 0, axis.size))
                 base[axis] = index
                 region = replace(region, base=dict(base))
-            if partition is not None and known(partition.size, 1 << 40) > MATMUL_ROWS:
-                if chunk is None:
-                    bound |= self._hoist(region, [partition], bound)
+            blocks = partition is not None and known(partition.size, 1 << 40) > MATMUL_ROWS
+            if blocks and chunk is None:
+                bound |= self._hoist(region, [partition], bound)
             if partition is not None:
                 start, count = stack.enter_context(
                     block_loop(self.builder, "i", partition.size, MATMUL_ROWS)
@@ -246,8 +240,10 @@ class _Nest:
         """Elements per chunk of the last free axis, None when whole rows fit."""
         symbolic = any(not isinstance(axis.size, int) for axis in free)
         if not symbolic:
-            room = self.target.sbuf_usable_bytes if self.graph.reduced else (
-                self.target.working_set_bytes // 2
+            room = (
+                self.target.sbuf_usable_bytes
+                if self.graph.reduced
+                else (self.target.working_set_bytes // 2)
             )
             if live_bytes(self.graph, widths) <= room * 7 // 8:
                 return None
@@ -277,9 +273,7 @@ class _Nest:
         ]
         if not wanted:
             return {}
-        emitter = Emitter(
-            self.builder, self.graph, region, self.target, self.params, dict(bound)
-        )
+        emitter = Emitter(self.builder, self.graph, region, self.target, self.params, dict(bound))
         return {node: emitter.view(node) for node in wanted}
 
     # Blocks -------------------------------------------------------------------------------------
@@ -360,9 +354,7 @@ class _Nest:
                 emitter.out_dtypes[node] = totals[node].dtype
             for node in wanted:
                 share = emitter.as_column(emitter.view(node))
-                self.builder.tensor_tensor(
-                    totals[node], totals[node], share, op=OPERATORS[node.op]
-                )
+                self.builder.tensor_tensor(totals[node], totals[node], share, op=OPERATORS[node.op])
         rounded: dict[Node, Value] = {}
         for node, total in totals.items():
             if total.dtype == node.dtype:

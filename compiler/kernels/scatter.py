@@ -123,9 +123,7 @@ class _Adder:
             rows: Index = 1
             max_rows = 1
             if partition is not None:
-                start, rows = stack.enter_context(
-                    block_loop(b, "i", partition.size, MATMUL_ROWS)
-                )
+                start, rows = stack.enter_context(block_loop(b, "i", partition.size, MATMUL_ROWS))
                 base[partition] = start
                 max_rows = min(MATMUL_ROWS, int(str(partition.size)))
             index = self._index(index_view, index_strides, base, partition, rows, max_rows)
@@ -181,7 +179,9 @@ class _Adder:
         """``index·stride + row·row_stride``: element offsets when rows of the result differ."""
         b = self.builder
         ramp = b.sbuf((max_rows, 1), int32)[:rows]
-        b.iota(ramp, pattern=((0, 1),), offset=mul(start, row_stride), channel_multiplier=row_stride)
+        b.iota(
+            ramp, pattern=((0, 1),), offset=mul(start, row_stride), channel_multiplier=row_stride
+        )
         scaled = b.sbuf((max_rows, 1), int32)[:rows]
         b.tensor_scalar(scaled, index, stride, op0="multiply")
         linear = b.sbuf((max_rows, 1), int32)[:rows]

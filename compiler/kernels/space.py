@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from trnx.compiler.tile.expr import Index, add, floordiv, mod, mul, symbol
+from trnx.compiler.tile.expr import Index, add, ceildiv, floordiv, maximum, mod, mul, symbol
 from trnx.compiler.tile.ir import Span, row_major
 from trnx.compiler.tile.views import reshape_spans
 from trnx.core import Dim, DimVar, Size, Var
@@ -148,14 +148,14 @@ class StridedView:
         return None if spans is None else StridedView(self.root, self.offset, spans)
 
     def slice(
-        self, start: Sequence[int], stop: Sequence[int], step: Sequence[int]
+        self, start: Sequence[Index], stop: Sequence[Index], step: Sequence[int]
     ) -> StridedView:
         """``[start:stop:step]`` per dimension, all steps positive."""
         offset = self.offset
         spans: list[Span] = []
         for span, low, high, by in zip(self.spans, start, stop, step, strict=True):
             offset = offset + mul(span.stride, low)
-            spans.append(Span(mul(span.stride, by), max(0, -(-(high - low) // by))))
+            spans.append(Span(mul(span.stride, by), maximum(0, ceildiv(high - low, by))))
         return StridedView(self.root, offset, tuple(spans))
 
     def reverse(self, dimensions: Iterable[int]) -> StridedView:

@@ -250,9 +250,7 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 def _joined(high: Array, low: Array, dtype: np.dtype[Any]) -> Array:
     """The integer with these halves."""
-    bits = op.bitwise_or(
-        op.shift_left(op.convert(high, uint32), 16), op.convert(low, uint32)
-    )
+    bits = op.bitwise_or(op.shift_left(op.convert(high, uint32), 16), op.convert(low, uint32))
     if is_signed_integer(dtype):
         bits = op.bitwise_xor(bits, 0x80000000)
     return op.convert(bits, dtype)
@@ -300,7 +298,7 @@ def _arg(name: str, x: Array, axis: int) -> Array:
 
 @expansion("dot_general")
 def _choose_dot(target: Target, avals: Sequence[Aval], params: Params) -> Any:
-    lhs, rhs = avals
+    lhs = avals[0]
     contracted = [lhs.shape[a] for a in params["contract"][0]]
     if is_complex(lhs.dtype) or _is_long(lhs.dtype, target):
         return None
@@ -411,7 +409,7 @@ def _take_flat(x: Array, indices: Array, axis: int) -> Array:
     """Any number of picks: element offsets into the flat operand, then one gather."""
     shape, own = op.shape_of(x), op.shape_of(indices)
     index = clamped(indices, shape[axis])
-    strides = [1] * len(shape)
+    strides: list[Size] = [1] * len(shape)
     for a in range(len(shape) - 2, -1, -1):
         strides[a] = strides[a + 1] * shape[a + 1]
     offset = op.mul(index, strides[axis])
@@ -468,4 +466,3 @@ def _choose_convert(target: Target, avals: Sequence[Aval], params: Params) -> An
     if is_bool(source) and _is_long(dtype, target):
         return lambda x, dtype, weak: op.convert(op.convert(x, int32), dtype)
     return None
-

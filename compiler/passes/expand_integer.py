@@ -237,9 +237,7 @@ def _divide_floats(x: Array, y: Array) -> tuple[Array, Array]:
     size = op.abs(y)
     # The estimate is off by one at most: the rest must lie in [0, |y|) on the divisor's side.
     turned = op.select(op.lt(y, 0.0), op.neg(rest), rest)
-    step = op.sub(
-        op.convert(op.ge(turned, size), float32), op.convert(op.lt(turned, 0.0), float32)
-    )
+    step = op.sub(op.convert(op.ge(turned, size), float32), op.convert(op.lt(turned, 0.0), float32))
     quotient = op.add(quotient, step)
     rest = op.sub(rest, op.mul(step, y))
     return quotient, rest

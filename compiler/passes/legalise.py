@@ -55,7 +55,6 @@ class LegaliseTrace(RecordTrace):
             return list(results)
         return [results]
 
-
     def record(
         self, primitive: Primitive, operands: Sequence[Any], params: Params
     ) -> Sequence[Any]:
@@ -105,9 +104,7 @@ def legalise(program: Program, target: Target) -> Program:
         for equation in program.equations:
             with use_source(equation.source if equation.source.file else None):
                 _run(trace, equation, values)
-        results = [
-            values[a] if isinstance(a, Var) else _scalar(a, target) for a in program.outputs
-        ]
+        results = [values[a] if isinstance(a, Var) else _scalar(a, target) for a in program.outputs]
     recorded = trace.build(results)
     trace.end()
     count = len(program.inputs)

@@ -1,8 +1,8 @@
 """What rewriting passes share: rebuilding a program equation by equation.
 
-A `Rewriter` walks a program once, gives every equation's operands their new atoms, asks a rule table
-for a replacement and records the result with types computed anew. Equal equations are recorded once
-(common subexpressions), and what nothing uses is dropped at the end.
+A `Rewriter` walks a program once, gives every equation's operands their new atoms, asks a rule
+table for a replacement and records the result with types computed anew. Equal equations are
+recorded once (common subexpressions), and what nothing uses is dropped at the end.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from trnx.core import (
     Params,
     Program,
     Var,
+    literal,
     primitives,
     same_shape,
     structurally_equal,
@@ -42,10 +43,7 @@ def fold_scalars(r: Rewriter, e: Equation) -> Sequence[Atom] | None:
     values = [a.value for a in e.inputs if isinstance(a, Literal)]
     result = e.primitive.reference(*values, **e.params)
     parts = result if e.primitive.multiple_results else (result,)
-    return [
-        Literal(np.asarray(part).astype(var.aval.dtype)[()], var.aval)
-        for part, var in zip(parts, e.outputs, strict=True)
-    ]
+    return [literal(np.asarray(part), var.aval) for part, var in zip(parts, e.outputs, strict=True)]
 
 
 def scalar_operands(r: Rewriter, e: Equation) -> Sequence[Atom] | None:
@@ -82,7 +80,7 @@ def unit_operand(r: Rewriter, e: Equation) -> Sequence[Atom] | None:
         return (x,)
     if name == "mul" and _is_number(x, 1) and _same_type(y, e.outputs[0]):
         return (y,)
-    positive_zero = _is_number(y, 0) and not np.signbit(np.asarray(y.value, np.float64))  # type: ignore[union-attr]
+    positive_zero = isinstance(y, Literal) and _is_number(y, 0) and not np.signbit(float(y.value))
     if name == "sub" and positive_zero and _same_type(x, e.outputs[0]):
         return (x,)
     if name == "add" and exact and _is_number(y, 0) and _same_type(x, e.outputs[0]):
@@ -122,7 +120,7 @@ def known_choice(r: Rewriter, e: Equation) -> Sequence[Atom] | None:
 # Casts ------------------------------------------------------------------------------------------
 
 
-def _widens(source: np.dtype, target: np.dtype) -> bool:  # type: ignore[type-arg]
+def _widens(source: np.dtype, target: np.dtype) -> bool:
     """Whether every value of `source` is a value of `target`."""
     if is_bool(source):
         return True
@@ -133,7 +131,9 @@ def _widens(source: np.dtype, target: np.dtype) -> bool:  # type: ignore[type-ar
             return True
         return target.itemsize > source.itemsize and target.itemsize >= 4
     if is_integer(source) and is_float(target):
-        return (source.itemsize <= 2 and target.itemsize >= 4) or source.itemsize == 4 < target.itemsize
+        return (
+            source.itemsize <= 2 and target.itemsize >= 4
+        ) or source.itemsize == 4 < target.itemsize
     return False
 
 
@@ -241,7 +241,7 @@ def reduce_of_transpose(r: Rewriter, e: Equation) -> Sequence[Atom] | None:
 
 
 def dot_of_transpose(r: Rewriter, e: Equation) -> Sequence[Atom] | None:
-    """A transposed operand is the operand with other axis numbers, where its free axes keep order."""
+    """A transposed operand is the operand with other axis numbers, if its free axes keep order."""
     inputs = list(e.inputs)
     contract, batch = [list(c) for c in e.params["contract"]], [list(b) for b in e.params["batch"]]
     changed = False
@@ -260,9 +260,7 @@ def dot_of_transpose(r: Rewriter, e: Equation) -> Sequence[Atom] | None:
         changed = True
     if not changed:
         return None
-    params = e.params.replace(
-        contract=tuple(map(tuple, contract)), batch=tuple(map(tuple, batch))
-    )
+    params = e.params.replace(contract=tuple(map(tuple, contract)), batch=tuple(map(tuple, batch)))
     return r.emit(e.primitive, inputs, params, e.source)
 
 
