@@ -63,6 +63,10 @@ class Member:
     kind: str
     name: str
 
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Functions of NKI are read from a kernel's source, never run as Python."""
+        refuse(f"{self.name}() is called outside a kernel", "Call it in a @nki.jit function")
+
 
 @dataclass(frozen=True, slots=True)
 class Register:
