@@ -56,6 +56,7 @@ from trnx.core.primitive import primitives as primitives
 from trnx.core.printing import program_text as program_text
 from trnx.core.printing import register_param_type as register_param_type
 from trnx.core.printing import source_text as source_text
+from trnx.core.program import Annotation as Annotation
 from trnx.core.program import Atom as Atom
 from trnx.core.program import Equation as Equation
 from trnx.core.program import Literal as Literal
@@ -70,6 +71,8 @@ from trnx.core.program import fingerprint as fingerprint
 from trnx.core.program import literal as literal
 from trnx.core.program import prune as prune
 from trnx.core.program import sub_programs as sub_programs
+from trnx.core.program_cache import cached_by_program as cached_by_program
+from trnx.core.reference import reference_program as reference_program
 from trnx.core.source import Source as Source
 from trnx.core.source import current_source as current_source
 from trnx.core.source import name_scope as name_scope

@@ -78,7 +78,7 @@ class TestRecord:
 
     __test__ = False  # not a pytest class, whatever its name says
 
-    cases: tuple[OpCase, ...] = ()
+    cases: Sequence[OpCase] = ()
     dtypes: tuple[Any, ...] = ()
     tolerance: Mapping[str, float] = field(default_factory=dict)
     grad_order: int = 0
@@ -117,6 +117,11 @@ class Primitive:
         multiple_results: the primitive has a list of outputs instead of one.
         doc: one sentence on what it computes.
         has_effect: the equation must stay even if its outputs are unused.
+        reference: see :meth:`def_reference`.
+        tests: what the table tests run.
+        not_needed: rule slot -> why the primitive has no such rule.
+        remedies: rule slot -> what a user can do instead, for the error about a rule that is not
+            needed.
         register: enter it into the table of primitives.
 
     Raises:
@@ -126,7 +131,7 @@ class Primitive:
     __slots__ = (
         "name", "doc", "multiple_results", "has_effect", "file", "abstract", "reference",
         "jvp_rules", "jvp_all", "linearize", "is_linear", "transpose", "transpose_all", "vmap",
-        "pad", "cost", "composite", "tests", "not_needed", "_avals",
+        "pad", "cost", "composite", "tests", "not_needed", "remedies", "_avals",
     )  # fmt: skip
 
     def __init__(
@@ -140,6 +145,7 @@ class Primitive:
         reference: Rule | None = None,
         tests: TestRecord | None = None,
         not_needed: Mapping[str, str] | None = None,
+        remedies: Mapping[str, str] | None = None,
         register: bool = True,
     ) -> None:
         if not name.isidentifier():
@@ -168,6 +174,7 @@ class Primitive:
         self.composite: Rule | None = None
         self.tests = tests if tests is not None else TestRecord()
         self.not_needed: dict[str, str] = dict(not_needed or {})
+        self.remedies: dict[str, str] = dict(remedies or {})
         self._avals: dict[tuple[tuple[Aval, ...], Params], tuple[Aval, ...]] = {}
         if register:
             primitives[name] = self
@@ -311,7 +318,8 @@ class Primitive:
         reason = self.not_needed.get(slot)
         cause = f"Primitive {self.name} has no {slot} rule"
         if reason:
-            return RuleError(message(f"{cause} because {reason}", None, ""))
+            remedy = self.remedies.get(slot, "")
+            return RuleError(message(f"{cause} because {reason}", None, remedy))
         return RuleError(message(cause, None, f"Add def_{slot} to its declaration in {self.file}"))
 
 

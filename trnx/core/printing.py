@@ -25,6 +25,7 @@ from trnx.core.avals import Aval
 from trnx.core.dims import Dim, DimVar
 from trnx.core.errors import TraceError, message
 from trnx.core.program import (
+    Annotation,
     Atom,
     Equation,
     Literal,
@@ -159,6 +160,8 @@ class _Printer:
                 for f in dataclasses.fields(value)
             )
             return f"{type(value).__name__}({fields})"
+        if isinstance(value, Annotation):
+            return f"<{value.name}>"
         if self.full_digests:
             raise TraceError(
                 message(

@@ -104,6 +104,17 @@ def _hash_of(value: Any) -> int:
     return hash(value)
 
 
+class Annotation:
+    """Base of parameter values that do not change what an equation computes.
+
+    A user's derivative rule is one. Text, fingerprints and the parser know only its name.
+    """
+
+    __slots__ = ()
+
+    name: str
+
+
 class Params(Mapping[str, Any]):
     """Static parameters of an equation: a frozen mapping sorted by name, with hashable values.
 

@@ -12,10 +12,11 @@ from typing import Any
 from trnx.core import Aval, Params, Primitive, Program, Trace, Tracer, aval_of, eval_program
 from trnx.core.errors import TraceError, message
 from trnx.core.primitive import Zero
+from trnx.core.program_cache import cached_by_program
 from trnx.core.source import current_source
 from trnx.core.tracing import current_trace, trace_program, use_trace
 from trnx.transforms import zeros
-from trnx.transforms.cache import cached_by_program
+from trnx.transforms.zeros import Instantiate
 
 
 class JVPTracer(Tracer):
@@ -103,7 +104,7 @@ class JVPContext:
     __slots__ = ()
 
     def jvp(
-        self, program: Program, nonzero: tuple[bool, ...], instantiate: bool = False
+        self, program: Program, nonzero: tuple[bool, ...], instantiate: Instantiate = False
     ) -> tuple[Program, tuple[bool, ...]]:
         """See :func:`jvp_program`."""
         return jvp_program(program, nonzero, instantiate)
@@ -184,14 +185,15 @@ def jvp_flat(
 
 @cached_by_program
 def jvp_program(
-    program: Program, nonzero: tuple[bool, ...], instantiate: bool = False
+    program: Program, nonzero: tuple[bool, ...], instantiate: Instantiate = False
 ) -> tuple[Program, tuple[bool, ...]]:
     """The jvp of a program as a program.
 
     Args:
         program: a program.
         nonzero: which inputs have a tangent.
-        instantiate: give an array of zeros for output tangents that are symbolically zero.
+        instantiate: outputs whose tangent is an array of zeros when it is symbolically zero: all,
+            none or a flag per output. Outputs without tangents (integers) never get one.
 
     Returns:
         A program that takes the inputs and then the nonzero tangents, and returns the outputs and
@@ -210,11 +212,11 @@ def jvp_program(
         outs, out_tangents = jvp_flat(
             lambda *args: eval_program(program, args), values[:count], tangents, program.name
         )
-        if instantiate:
-            out_tangents = [
-                zeros.instantiate(t) if zeros.has_tangent(aval_of(o)) else t
-                for o, t in zip(outs, out_tangents, strict=True)
-            ]
+        wanted = zeros.flags(instantiate, len(outs))
+        out_tangents = [
+            zeros.instantiate(t) if flag and zeros.has_tangent(aval_of(o)) else t
+            for o, t, flag in zip(outs, out_tangents, wanted, strict=True)
+        ]
         out_nonzero = zeros.nonzero_mask(out_tangents)
         return [*outs, *(t for t in out_tangents if not isinstance(t, Zero))]
 

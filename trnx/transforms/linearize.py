@@ -25,10 +25,11 @@ from trnx.core import (
     eval_program,
     prune,
 )
+from trnx.core.program_cache import cached_by_program
 from trnx.core.tracing import RecordTracer, current_trace, use_trace
 from trnx.transforms import zeros
-from trnx.transforms.cache import cached_by_program
 from trnx.transforms.jvp import JVPContext, JVPTrace, apply_jvp
+from trnx.transforms.zeros import Instantiate
 
 
 class TangentTrace(RecordTrace):
@@ -153,14 +154,14 @@ class ProgramLinearization:
 
 @cached_by_program
 def linearize_program(
-    program: Program, nonzero: tuple[bool, ...], instantiate: bool = False
+    program: Program, nonzero: tuple[bool, ...], instantiate: Instantiate = False
 ) -> ProgramLinearization:
     """Split a program without constants into a forward and a linear program.
 
     Args:
         program: a program whose constants are hoisted (`constants_to_inputs`).
         nonzero: which inputs have a tangent.
-        instantiate: give an array of zeros for output tangents that are symbolically zero.
+        instantiate: see `jvp_program`.
     """
     forward = RecordTrace(program.name)
     try:
@@ -172,8 +173,18 @@ def linearize_program(
 
             result = linearize_flat(run, inputs, nonzero, program.name)
             linear_program, out_nonzero = result.program, result.out_nonzero
-            if instantiate:
-                linear_program, out_nonzero = _with_all_outputs(result, program.out_avals)
+            wanted = tuple(
+                given or (flag and zeros.has_tangent(aval))
+                for given, flag, aval in zip(
+                    out_nonzero,
+                    zeros.flags(instantiate, len(out_nonzero)),
+                    program.out_avals,
+                    strict=True,
+                )
+            )
+            if wanted != out_nonzero:
+                linear_program = _with_outputs(result, program.out_avals, wanted)
+                out_nonzero = wanted
             linear, residuals = constants_to_inputs(linear_program)
             position = {var: index for index, var in enumerate(forward.inputs)}
             atoms = [forward.atom(value) for value in residuals]
@@ -193,12 +204,9 @@ def linearize_program(
     )
 
 
-def _with_all_outputs(
-    result: Linearized, avals: Sequence[Aval]
-) -> tuple[Program, tuple[bool, ...]]:
-    """The linear program with zero arrays for outputs that have a type but no tangent."""
-    wanted = tuple(zeros.has_tangent(aval) for aval in avals)
-    record = TangentTrace(result.program.name)
+def _with_outputs(result: Linearized, avals: Sequence[Aval], wanted: Sequence[bool]) -> Program:
+    """The linear program with zero arrays for `wanted` outputs that have no tangent."""
+    record = RecordTrace(result.program.name)  # zeros belong to the linear program: no residuals
     with use_trace(record):
         tangents = [record.add_input(aval) for aval in result.program.in_avals]
         found = iter(eval_program(result.program, tangents))
@@ -210,7 +218,7 @@ def _with_all_outputs(
                 outs.append(zeros.fill(0, aval.strong()))
         program = record.build(outs)
     record.end()
-    return program, wanted
+    return program
 
 
 class LinearizeContext(JVPContext):
@@ -219,7 +227,7 @@ class LinearizeContext(JVPContext):
     __slots__ = ()
 
     def linearize(
-        self, program: Program, nonzero: tuple[bool, ...], instantiate: bool = False
+        self, program: Program, nonzero: tuple[bool, ...], instantiate: Instantiate = False
     ) -> ProgramLinearization:
         """See :func:`linearize_program`."""
         return linearize_program(program, nonzero, instantiate)

@@ -13,9 +13,9 @@ from typing import Any
 from trnx.core import Aval, Linear, Program, Var, Zero, aval_of, constants_to_inputs, use_source
 from trnx.core.errors import TraceError, message
 from trnx.core.program import Atom, Equation, scalar_of
+from trnx.core.program_cache import cached_by_program
 from trnx.core.tracing import trace_program
 from trnx.transforms import zeros
-from trnx.transforms.cache import cached_by_program
 
 
 class Accumulator:

@@ -14,11 +14,11 @@ from trnx.core import Aval, Params, Primitive, Program, Size, Trace, Tracer, ava
 from trnx.core.dims import structurally_equal
 from trnx.core.errors import ShapeError, TraceError, message, user_traceback
 from trnx.core.program import eval_program
+from trnx.core.program_cache import cached_by_program
 from trnx.core.source import current_source
 from trnx.core.tracing import current_trace, trace_program, use_trace
 from trnx.transforms import axes
 from trnx.transforms.arguments import argument_names, function_name
-from trnx.transforms.cache import cached_by_program
 
 
 class VmapTracer(Tracer):

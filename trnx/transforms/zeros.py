@@ -7,12 +7,20 @@ arrays only where a rule or a user needs one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from trnx.core import Aval, Zero, aval_of, dtypes, primitives
 from trnx.core.dims import same_shape
+
+Instantiate: TypeAlias = bool | tuple[bool, ...]
+"""Which symbolic zeros become arrays: all, none, or a flag for each."""
+
+
+def flags(instantiate: Instantiate, count: int) -> tuple[bool, ...]:
+    """A flag for each of `count` values."""
+    return instantiate if isinstance(instantiate, tuple) else (instantiate,) * count
 
 
 def fill(value: complex, aval: Aval) -> Any:

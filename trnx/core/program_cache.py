@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from trnx.core import Program
+from trnx.core.program import Program
 
 P = ParamSpec("P")
 R = TypeVar("R")
