@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from trnx.compiler.sim import SimOptions, SimResult, simulate
 from trnx.compiler.tile.build import KernelBuilder, single_kernel_program
-from trnx.compiler.tile.ir import For, Instruction, Kernel, Statement, TileProgram, While
+from trnx.compiler.tile.ir import (
+    SBUF,
+    Alloc,
+    For,
+    Instruction,
+    Kernel,
+    Statement,
+    TileProgram,
+    While,
+)
 from trnx.compiler.tile.parallel import mark_parallel
 from trnx.compiler.tile.place import place
 from trnx.compiler.tile.schedule import schedule
@@ -103,6 +112,27 @@ def drop_deps(program: TileProgram, op: str | None = None) -> TileProgram:
         return tuple(made)
 
     kernels = tuple(replace(k, body=strip(k.body)) for k in program.kernels)
+    return replace(program, kernels=kernels)
+
+
+def with_copies(program: TileProgram, copies: int) -> TileProgram:
+    """The program with ``copies`` buffers for each SBUF tile that rotates, laid out anew."""
+    offset = 0
+
+    def rebuild(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        nonlocal offset
+        made: list[Statement] = []
+        for s in body:
+            if isinstance(s, Alloc) and s.tile.memory == SBUF:
+                count = copies if s.tile.copies > 1 else 1
+                s = Alloc(replace(s.tile, address=(0, offset), copies=count))
+                offset += count * s.tile.free_bytes
+            elif isinstance(s, For | While):
+                s = replace(s, body=rebuild(s.body))
+            made.append(s)
+        return tuple(made)
+
+    kernels = tuple(schedule(replace(k, body=rebuild(k.body))) for k in program.kernels)
     return replace(program, kernels=kernels)
 
 
