@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from trnx.compiler.sim.timeline import (
+    AGGREGATE_ABOVE,
     Timeline,
     format_time,
     shapes_text,
@@ -21,6 +22,9 @@ from trnx.compiler.tile.text import instruction_text
 def render(timeline: Timeline) -> str:
     """The page; it loads nothing and works from a file."""
     name = html.escape(timeline.program.name)
+    hint = "wheel zooms, drag pans, double click fits"
+    if len(timeline.events) > AGGREGATE_ABOVE:
+        hint = f"a block is several neighbouring instructions; {hint}"
     data = json.dumps(page_data(timeline), separators=(",", ":")).replace("</", "<\\/")
     return "\n".join(
         [
@@ -32,7 +36,7 @@ def render(timeline: Timeline) -> str:
             _header(timeline),
             '<section class="card">',
             '<div class="bar"><div id="legend"></div><div class="buttons">',
-            '<span class="hint">wheel zooms, drag pans, double click fits</span>',
+            f'<span class="hint">{hint}</span>',
             '<button id="in" title="zoom in (+)">+</button>',
             '<button id="out" title="zoom out (-)">&minus;</button>',
             '<button id="fit" title="whole run (0)">Fit</button>',
@@ -103,6 +107,7 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
 def _header(timeline: Timeline) -> str:
     cost = timeline.cost
     busiest = cost.busiest
+    calls = sum(k.calls for k in cost.kernels)
     figures = [
         ("Modelled time", format_time(timeline.total_ns), f"plus {cost.launch_us:g} µs launch"),
         (
@@ -125,7 +130,7 @@ def _header(timeline: Timeline) -> str:
         (
             "Instructions",
             f"{sum(use.instructions for use in cost.queues):,}",
-            f"{sum(k.calls for k in cost.kernels):,} kernel calls",
+            f"{calls:,} kernel call{'' if calls == 1 else 's'}",
         ),
     ]
     tiles = "".join(

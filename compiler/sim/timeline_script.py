@@ -64,7 +64,7 @@ SCRIPT: Final = """
 const D = JSON.parse(document.getElementById("data").textContent), B = D.blocks;
 const canvas = document.getElementById("lanes"), map = document.getElementById("map");
 const tip = document.getElementById("tip");
-const GUTTER = 150, AXIS = 30, STRIP = 20, ROW = 15, PAD = 8, MAP = 40, RIGHT = 10;
+const GUTTER = 172, AXIS = 30, STRIP = 20, ROW = 15, PAD = 8, MAP = 40, RIGHT = 10;
 const total = Math.max(D.total, 1), count = B.start.length;
 const FONT = "12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif";
 const shown = D.kernels.map(() => true);
