@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-
 from dataclasses import replace
 
 from trnx.compiler.sim.clock import Clock, Times, Work, work
