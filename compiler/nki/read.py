@@ -16,13 +16,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from trnx.compiler.nki import calls
-from trnx.compiler.nki.names import BOOL_ALIAS, HELPERS, PARAMETERS, function_tree, helper_tree
+from trnx.compiler.nki.names import (
+    BOOL_ALIAS,
+    HELPERS,
+    OPERATOR_NAMES,
+    PARAMETERS,
+    function_tree,
+    helper_tree,
+)
 from trnx.compiler.nki.values import (
     MODULES,
     Column,
     Function,
     Member,
     Module,
+    Operator,
     Register,
     Repeated,
     TensorType,
@@ -362,6 +370,9 @@ class _Evaluator:
         kwargs = {k.arg: self.value(k.value) for k in node.keywords if k.arg is not None}
         if isinstance(function, Member):
             return self.member(function, args, kwargs, hint)
+        if isinstance(function, Operator):
+            name = OPERATOR_NAMES[function.name]
+            refuse(f"nl.{name}() of tensors", f"Use a nisa instruction with op=nl.{name}")
         if callable(function):
             return function(*args, **kwargs)
         refuse(f"{type(function).__name__} is not callable", "Call nl, nisa or helper functions")
