@@ -77,18 +77,23 @@ def _choose_round(target: Target, avals: Sequence[Aval], params: Params) -> Any:
     return _round
 
 
-# 2π in three parts of few bits: k·part is exact for |k| < 2^15 or so (Cody and Waite).
-_TWO_PI_F32 = (6.28125, 0.0019350051879882812, 3.019915981956752e-07)
-_TWO_PI_F64 = (6.283185300000012, 7.179574355777209e-09, 2.4492935982947064e-16)
+# π in three parts, the first two of few bits (8 and 11; 32 and 32 for f64), so that k·part is exact
+# for |k| < 2^13 and more (Cody and Waite).
+_PI_F32 = (3.140625, 0.0009675025939941406, 1.5099580252808664e-07)
+_PI_F64 = (3.1415926534682512, 1.2154201012607932e-10, 4.044532497591901e-21)
 
 
-def _reduced(x: Array) -> Array:
-    """x minus the nearest multiple of 2π, for |x| up to about 10^5."""
-    parts = _TWO_PI_F64 if op.dtype_of(x) == float64 else _TWO_PI_F32
-    turns = op.round(op.mul(x, 1 / (2 * math.pi)))
-    for part in parts:
-        x = op.sub(x, op.mul(turns, part))
+def _less_multiple(x: Array, count: Array, scale: float) -> Array:
+    """x - count·scale·π without rounding the products; `scale` is a power of two."""
+    for part in _PI_F64 if op.dtype_of(x) == float64 else _PI_F32:
+        x = op.sub(x, op.mul(count, scale * part))
     return x
+
+
+def _sign_of(count: Array) -> Array:
+    """(-1)^count of a whole number: the rest of halving it is -1, 0 or 1."""
+    rest = op.sub(count, op.mul(op.round(op.mul(count, 0.5)), 2.0))
+    return op.sub(1.0, op.mul(op.mul(rest, rest), 2.0))
 
 
 def _in_f32(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -108,8 +113,20 @@ def as_is(name: str, *operands: Array, **params: Any) -> Array:
     return result
 
 
+# The argument is reduced to [-π/2, π/2] around the nearest zero of the function, where the rest is
+# small and exact: reducing by 2π would leave a rest near ±π, whose rounding is large beside the
+# result.
 def _sine(x: Array) -> Array:
-    return as_is("sin", op.max(op.min(_reduced(x), math.pi), -math.pi))
+    """sin(kπ + r) = (-1)^k sin(r)."""
+    count = op.round(op.mul(x, 1 / math.pi))
+    return op.mul(as_is("sin", _less_multiple(x, count, 1.0)), _sign_of(count))
+
+
+def _cosine(x: Array) -> Array:
+    """cos((k + 1/2)π + r) = -(-1)^k sin(r)."""
+    count = op.round(op.sub(op.mul(x, 1 / math.pi), 0.5))
+    rest = _less_multiple(x, op.add(op.mul(count, 2.0), 1.0), 0.5)
+    return op.neg(op.mul(as_is("sin", rest), _sign_of(count)))
 
 
 @expansion("sin")
@@ -119,14 +136,7 @@ def _choose_sin(target: Target, avals: Sequence[Aval], params: Params) -> Any:
 
 @expansion("cos")
 def _choose_cos(target: Target, avals: Sequence[Aval], params: Params) -> Any:
-    def cosine(x: Array) -> Array:
-        # cos(r) = sin(π/2 - |r|) keeps the argument of sin inside [-π/2, π/2].
-        size = op.abs(_reduced(x))
-        high = math.pi / 2 if op.dtype_of(x) == float64 else float(np.float32(math.pi / 2))
-        low = 6.123233995736766e-17 if op.dtype_of(x) == float64 else math.pi / 2 - high
-        return as_is("sin", op.add(op.sub(high, size), low))
-
-    return _in_f32(cosine)
+    return _in_f32(_cosine)
 
 
 # Reductions -------------------------------------------------------------------------------------
