@@ -167,7 +167,7 @@ def _matmul(around: Surroundings, instruction: Instruction) -> None:
     for access in (target, plain(stationary), plain(moving)):
         base, pitch = _base(around, access)
         places += [base, i64(pitch // dtype.itemsize)]
-    f.call_void(matmul_symbol(dtype), *places, *sizes, accumulate)
+    f.call_void(matmul_symbol(dtype, f.cpu), *places, *sizes, accumulate)
     if not direct:
         temps.run([Instruction("tensor_copy", (destination,), (target,))])
 
@@ -188,7 +188,7 @@ def _transpose(around: Surroundings, instruction: Instruction) -> None:
     def call(source: Value, target: Value, inner: Span, other: Span, height: Value) -> None:
         size = dtype.itemsize
         f.call_void(
-            transpose_symbol(size),
+            transpose_symbol(size, f.cpu),
             target,
             _bytes(around, destination, target_pitch, size),
             f.binary("mul", indices.value(other.stride), i64(size)),

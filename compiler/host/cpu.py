@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from dataclasses import dataclass
 from functools import cache
@@ -41,6 +42,19 @@ class Cpu:
     def key(self) -> str:
         """Text that differs whenever generated code may."""
         return f"{self.triple}|{self.name}|{self.features}|{self.vector_bytes}"
+
+    @property
+    def tag(self) -> str:
+        """A short form of ``key`` for symbols."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:12]
+
+    def without(self, *prefixes: str) -> Cpu:
+        """The CPU as if it lacked the features whose names start so (for tests and old code)."""
+        table = {}
+        for entry in self.features.split(","):
+            feature = entry[1:]
+            table[feature] = entry[0] == "+" and not feature.startswith(prefixes)
+        return describe(self.triple, "x86-64" if "x86" in self.triple else "generic", table)
 
 
 def describe(triple: str, name: str, features: dict[str, bool]) -> Cpu:

@@ -7,7 +7,7 @@ need it. Which ones a kernel needs is read from the symbols its object leaves un
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from trnx.compiler.host.cpu import Cpu
@@ -15,30 +15,34 @@ from trnx.compiler.host.emit import Module
 from trnx.compiler.host.matmul import emit_matmul, matmul_symbol
 from trnx.compiler.host.pool import SYMBOLS, pool_text
 from trnx.compiler.host.transpose import emit_transpose, transpose_symbol
+from trnx.compiler.host.types import DType
 from trnx.core.dtypes import float32, float64
 
 POOL: Final = "pool"
 _SIZES: Final = (1, 2, 4, 8)
 
 
-def _matmul_text(cpu: Cpu, name: str) -> str:
+def _matmul_text(cpu: Cpu, dtype: DType) -> str:
     module = Module(cpu)
-    emit_matmul(module, float64 if name == matmul_symbol(float64) else float32)
+    emit_matmul(module, dtype)
     return module.text()
 
 
-def _transpose_text(cpu: Cpu, name: str) -> str:
+def _transpose_text(cpu: Cpu, itemsize: int) -> str:
     module = Module(cpu)
-    emit_transpose(module, int(name.rsplit("_", 1)[1]))
+    emit_transpose(module, itemsize)
     return module.text()
 
 
-_TEXTS: Final[dict[str, Callable[[Cpu, str], str]]] = {
-    POOL: lambda cpu, _: pool_text(cpu),
-    matmul_symbol(float32): _matmul_text,
-    matmul_symbol(float64): _matmul_text,
-    **{transpose_symbol(size): _transpose_text for size in _SIZES},
-}
+@cache
+def _texts(cpu: Cpu) -> dict[str, Callable[[], str]]:
+    """For every library of ``cpu`` the function that writes it."""
+    texts: dict[str, Callable[[], str]] = {POOL: lambda: pool_text(cpu)}
+    for dtype in (float32, float64):
+        texts[matmul_symbol(dtype, cpu)] = partial(_matmul_text, cpu, dtype)
+    for size in _SIZES:
+        texts[transpose_symbol(size, cpu)] = partial(_transpose_text, cpu, size)
+    return texts
 
 
 def symbols_of(library: str) -> tuple[str, ...]:
@@ -46,16 +50,15 @@ def symbols_of(library: str) -> tuple[str, ...]:
     return SYMBOLS if library == POOL else (library,)
 
 
-def libraries_for(code: bytes) -> set[str]:
+def libraries_for(code: bytes, cpu: Cpu) -> set[str]:
     """Libraries whose functions an object mentions."""
     return {
         library
-        for library in _TEXTS
+        for library in _texts(cpu)
         if any(symbol.encode() + b"\0" in code for symbol in symbols_of(library))
     }
 
 
-@cache
 def library_text(library: str, cpu: Cpu) -> str:
     """LLVM assembly of a library."""
-    return _TEXTS[library](cpu, library)
+    return _texts(cpu)[library]()

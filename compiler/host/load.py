@@ -14,7 +14,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from trnx.compiler.host.cpu import host_cpu
+from trnx.compiler.host.cpu import Cpu, host_cpu
 from trnx.compiler.host.library import POOL, library_text, symbols_of
 from trnx.compiler.host.program import HostCode, HostOptions, object_code, packed_symbol
 from trnx.compiler.tile.ir import HostCall
@@ -103,19 +103,23 @@ class NativeProgram:
                 step(places, values)
 
 
-def load(code: HostCode) -> NativeProgram:
+def load(code: HostCode, cpu: Cpu | None = None) -> NativeProgram:
     """Bring a compiled program into the process.
+
+    ``cpu`` is what the code must have been compiled for: this process's own unless a test runs
+    code for a lesser one.
 
     Raises:
         RuntimeError: the code was compiled for another processor.
     """
-    if code.cpu_key != host_cpu().key:
+    cpu = host_cpu() if cpu is None else cpu
+    if code.cpu_key != cpu.key:
         raise RuntimeError(
             f"program '{code.name}' was compiled for another processor. Compile it again here."
         )
     with _lock:
         for library in code.libraries:
-            _load_library(library)
+            _load_library(library, cpu)
         for symbol, text in code.objects:
             if symbol not in _addresses:
                 _add_object(text, (symbol,))
@@ -141,8 +145,9 @@ def _add_object(code: bytes, symbols: Sequence[str]) -> None:
 
 
 @cache
-def _load_library(library: str) -> None:
-    cpu = host_cpu()
+def _load_library(library: str, cpu: Cpu) -> None:
+    if all(symbol in _addresses for symbol in symbols_of(library)):
+        return
     code = object_code(library_text(library, cpu), HostOptions().optimisation, cpu)
     _add_object(code, symbols_of(library))
     if library == POOL:

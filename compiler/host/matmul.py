@@ -43,9 +43,9 @@ def blocking(cpu: Cpu) -> Blocking:
     return Blocking(6, 2)
 
 
-def matmul_symbol(dtype: DType) -> str:
+def matmul_symbol(dtype: DType, cpu: Cpu) -> str:
     """Name of the function for ``dtype`` (fp32 or f64)."""
-    return f"trnx_matmul_{'f64' if dtype == float64 else 'f32'}"
+    return f"trnx_matmul_{'f64' if dtype == float64 else 'f32'}_{cpu.tag}"
 
 
 def emit_matmul(module: Module, dtype: DType) -> None:
@@ -63,7 +63,7 @@ def _lanes(cpu: Cpu, dtype: DType) -> int:
 
 def _emit_driver(module: Module, dtype: DType, block: Blocking) -> None:
     sizes = [(I64, "m"), (I64, "n"), (I64, "k"), (I64, "accumulate")]
-    f = Function(module, matmul_symbol(dtype), "void", [*_ARGUMENTS, *sizes])
+    f = Function(module, matmul_symbol(dtype, module.cpu), "void", [*_ARGUMENTS, *sizes])
     element = "double" if dtype == float64 else "float"
     m, n = f.argument("m"), f.argument("n")
     columns = block.width * _lanes(module.cpu, dtype)
@@ -103,7 +103,7 @@ def _emit_driver(module: Module, dtype: DType, block: Blocking) -> None:
     for h, label in enumerate(labels):
         f.place(label)
         text = ", ".join(map(str, arguments))
-        f.line(f"call void @{_block_name(dtype, h + 1)}({text})")
+        f.line(f"call void @{_block_name(module.cpu, dtype, h + 1)}({text})")
         f.jump(join)
     f.place(join)
     f.end_loop(down, [f.binary("add", row, height)])
@@ -113,14 +113,16 @@ def _emit_driver(module: Module, dtype: DType, block: Blocking) -> None:
     f.finish()
 
 
-def _block_name(dtype: DType, height: int) -> str:
-    return f"{matmul_symbol(dtype)}_{height}"
+def _block_name(cpu: Cpu, dtype: DType, height: int) -> str:
+    return f"{matmul_symbol(dtype, cpu)}_{height}"
 
 
 def _emit_block(module: Module, dtype: DType, height: int, width: int) -> None:
     """c[height, n] for n up to ``width`` vectors."""
     sizes = [(I64, "n"), (I64, "k"), (I64, "accumulate")]
-    f = Function(module, _block_name(dtype, height), "void", [*_ARGUMENTS, *sizes], internal=True)
+    f = Function(
+        module, _block_name(module.cpu, dtype, height), "void", [*_ARGUMENTS, *sizes], internal=True
+    )
     lanes = _lanes(module.cpu, dtype)
     full = f.icmp("eq", f.argument("n"), i64(width * lanes))
     if module.cpu.masked:

@@ -126,15 +126,26 @@ _cache: dict[str, bytes] = {}
 _lock = threading.RLock()
 
 
-def compile_program(program: TileProgram, options: HostOptions | None = None) -> HostCode:
+def compile_program(
+    program: TileProgram,
+    options: HostOptions | None = None,
+    cpu: Cpu | None = None,
+    overlapping: bool = False,
+) -> HostCode:
     """Generate native code for ``program``.
+
+    Args:
+        program: the tile program.
+        options: captured options; those in force when None.
+        cpu: the CPU to generate code for; the one of this process when None.
+        overlapping: the caller may pass an output the memory of an input (in-place updates).
 
     Raises:
         TileError: an instruction has operands that no target defines.
         RuntimeError: LLVM refuses this processor.
     """
     options = HostOptions.current() if options is None else options
-    cpu = host_cpu()
+    cpu = host_cpu() if cpu is None else cpu
     objects: dict[str, bytes] = {}
     symbols: list[str] = []
     libraries: set[str] = set()
@@ -143,12 +154,12 @@ def compile_program(program: TileProgram, options: HostOptions | None = None) ->
             symbols.append("")
             continue
         kernel = program.kernels[call.kernel]
-        pairs = _alias_pairs(program, call)
+        pairs = _alias_pairs(program, call, overlapping)
         symbol, code = kernel_object(kernel, program.target, pairs, options, cpu)
         objects[symbol] = code
         symbols.append(symbol)
     for code in objects.values():
-        libraries |= libraries_for(code)
+        libraries |= libraries_for(code, cpu)
     entry, steps = _entry(program, symbols, options, cpu)
     return HostCode(
         name=program.name,
@@ -219,7 +230,7 @@ def _text(value: Any) -> str:
     return repr(value)
 
 
-def _alias_pairs(program: TileProgram, call: KernelCall) -> AliasPairs:
+def _alias_pairs(program: TileProgram, call: KernelCall, overlapping: bool) -> AliasPairs:
     """Pairs of the kernel's parameters that may share memory in ``call``."""
     table = {b.name: b for b in program.buffers}
     params = program.kernels[call.kernel].params
@@ -227,7 +238,8 @@ def _alias_pairs(program: TileProgram, call: KernelCall) -> AliasPairs:
     for (p, a), (q, b) in combinations(zip(params, call.buffers, strict=True), 2):
         if p.role == "in" and q.role == "in":
             continue
-        if _may_overlap(table[a], table[b]):
+        given = {table[a].kind, table[b].kind} == {"input", "output"}
+        if (overlapping and given) or _may_overlap(table[a], table[b]):
             found.add((p.name, q.name))
     return frozenset(found)
 
@@ -262,6 +274,7 @@ def _entry(
     module = Module(cpu)
     content = hashlib.sha256(repr((program.name, symbols, _text(program.calls))).encode())
     content.update(_text(program.buffers).encode())
+    content.update(cpu.key.encode())
     prefix = "trnx_entry_" + content.hexdigest()[:32]
     segment: list[tuple[KernelCall, str]] = []
 
@@ -345,8 +358,7 @@ def _emit_calls(
 
 
 @cache
-def _machine(optimisation: int) -> llvm.TargetMachine:
-    cpu = host_cpu()
+def _machine(optimisation: int, cpu: Cpu) -> llvm.TargetMachine:
     target = llvm.Target.from_triple(cpu.triple)
     return target.create_target_machine(
         cpu=cpu.name,
@@ -362,4 +374,4 @@ def object_code(text: str, optimisation: int, cpu: Cpu) -> bytes:
     """Object code for LLVM assembly; no mid-level pass runs."""
     with _lock:
         module = llvm.parse_assembly(text)
-        return bytes(_machine(optimisation).emit_object(module))
+        return bytes(_machine(optimisation, cpu).emit_object(module))

@@ -7,6 +7,7 @@ matrices have neighbouring elements side by side, square blocks are transposed i
 
 from __future__ import annotations
 
+from trnx.compiler.host.cpu import Cpu
 from trnx.compiler.host.emit import I64, PTR, Function, Module, Value, element_type, i64, lanes_of
 
 _ARGUMENTS = (
@@ -21,15 +22,15 @@ _ARGUMENTS = (
 )
 
 
-def transpose_symbol(itemsize: int) -> str:
+def transpose_symbol(itemsize: int, cpu: Cpu) -> str:
     """Name of the function for elements of ``itemsize`` bytes."""
-    return f"trnx_transpose_{itemsize}"
+    return f"trnx_transpose_{itemsize}_{cpu.tag}"
 
 
 def emit_transpose(module: Module, itemsize: int) -> None:
     """Add the transpose of elements of ``itemsize`` bytes to a module."""
     element = f"i{8 * itemsize}"
-    f = Function(module, transpose_symbol(itemsize), "void", list(_ARGUMENTS))
+    f = Function(module, transpose_symbol(itemsize, module.cpu), "void", list(_ARGUMENTS))
     # Blocks as wide as a register for 4 and 8 bytes; narrower elements use 8 of them.
     side = max(4, min(16, module.cpu.vector_bytes // itemsize)) if itemsize >= 4 else 8
     rows, columns = f.argument("rows"), f.argument("columns")

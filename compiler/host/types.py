@@ -1,6 +1,6 @@
 """How dtypes are stored and converted in generated code.
 
-A dtype has a storage type (``bf16``, ``f8`` and ``bool`` are integers of their width). ``convert``
+A dtype has a storage type (narrow floats and ``bool`` are integers of their width). ``convert``
 follows the simulator's casts (``compiler/sim/cast.py``) bit for bit. Compare results travel as
 LLVM masks (``i1``) until somebody needs them as numbers.
 """
@@ -40,7 +40,7 @@ from trnx.core.errors import TileError, message
 
 DType = np.dtype[Any]
 
-_FLOATS: Final = {float32: "float", float64: "double", float16: "half"}
+_FLOATS: Final = {float32: "float", float64: "double"}
 
 
 def storage(dtype: DType) -> str:
@@ -56,12 +56,13 @@ def is_integral(dtype: DType) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Float8:
-    """Layout of an 8-bit float: mantissa bits, exponent bias, and the bits of overflow and nan.
+class NarrowFloat:
+    """Layout of a float of ``bits`` bits: mantissa bits, exponent bias, patterns of overflow, nan.
 
     ``first_overflow`` is the smallest fp32 magnitude that rounds past the largest finite value.
     """
 
+    bits: int
     mantissa: int
     bias: int
     overflow: int
@@ -70,10 +71,11 @@ class Float8:
 
 
 _FLOAT8: Final = {
-    float8_e4m3: Float8(3, 7, 0x78, 0x7C, 248.0),
-    float8_e4m3fn: Float8(3, 7, 0x7F, 0x7F, 464.0),
-    float8_e5m2: Float8(2, 15, 0x7C, 0x7E, 61440.0),
+    float8_e4m3: NarrowFloat(8, 3, 7, 0x78, 0x7C, 248.0),
+    float8_e4m3fn: NarrowFloat(8, 3, 7, 0x7F, 0x7F, 464.0000305),
+    float8_e5m2: NarrowFloat(8, 2, 15, 0x7C, 0x7E, 61440.0),
 }
+_HALF: Final = NarrowFloat(16, 10, 15, 0x7C00, 0x7E00, 65520.0)
 
 
 def _unsupported(dtype: DType) -> TileError:
@@ -154,12 +156,14 @@ def _widen(f: Function, value: Value, source: DType) -> Value:
     """A 16- or 8-bit float as fp32, exactly."""
     lanes = lanes_of(value.type)
     single = vector_type("float", lanes)
-    if source == float16:
-        return f.convert("fpext", value, single)
     word = vector_type("i32", lanes)
+    if source == float16 and f.cpu.half:
+        return f.convert("fpext", f.convert("bitcast", value, vector_type("half", lanes)), single)
     wide = f.convert("zext", value, word)
     if source == bfloat16:
         return f.convert("bitcast", f.binary("shl", wide, f.number(16, word)), single)
+    if source == float16:
+        return _widen_half(f, wide, single)
     if source not in _FLOAT8:
         raise _unsupported(source)
     table = np.arange(256, dtype=np.uint8).view(source).astype(np.float32)
@@ -173,11 +177,24 @@ def _widen(f: Function, value: Value, source: DType) -> Value:
     return result
 
 
+def _widen_half(f: Function, bits: Value, single: str) -> Value:
+    """fp16 bits as fp32 without hardware: shift into place, then scale, which fits denormals."""
+    word = bits.type
+    magnitude = f.binary("shl", f.binary("and", bits, f.number(0x7FFF, word)), f.number(13, word))
+    shifted = f.convert("bitcast", magnitude, single)
+    scaled = f.convert("bitcast", f.binary("fmul", shifted, f.number(2.0**112, single)), word)
+    special = f.icmp("uge", magnitude, f.number(0x0F800000, word))
+    infinite = f.binary("or", magnitude, f.number(0x7F800000, word))
+    sign = f.binary("shl", f.binary("and", bits, f.number(0x8000, word)), f.number(16, word))
+    return f.convert("bitcast", f.binary("or", f.select(special, infinite, scaled), sign), single)
+
+
 def _narrow(f: Function, value: Value, target: DType) -> Value:
     """fp32 to a 16- or 8-bit float, round to nearest even."""
     lanes = lanes_of(value.type)
-    if target == float16:
-        return f.convert("fptrunc", value, vector_type("half", lanes))
+    if target == float16 and f.cpu.half:
+        half = f.convert("fptrunc", value, vector_type("half", lanes))
+        return f.convert("bitcast", half, vector_type("i16", lanes))
     word = vector_type("i32", lanes)
     bits = f.convert("bitcast", value, word)
     nan = f.fcmp("uno", value, value)
@@ -188,12 +205,13 @@ def _narrow(f: Function, value: Value, target: DType) -> Value:
         sign = f.binary("and", f.binary("lshr", bits, f.number(16, word)), f.number(0x8000, word))
         quiet = f.binary("or", sign, f.number(0x7FC0, word))
         return f.convert("trunc", f.select(nan, quiet, rounded), vector_type("i16", lanes))
-    if target not in _FLOAT8:
+    layout = _HALF if target == float16 else _FLOAT8.get(target)
+    if layout is None:
         raise _unsupported(target)
-    return _to_float8(f, bits, nan, _FLOAT8[target])
+    return _to_narrow(f, bits, nan, layout)
 
 
-def _to_float8(f: Function, bits: Value, nan: Value, layout: Float8) -> Value:
+def _to_narrow(f: Function, bits: Value, nan: Value, layout: NarrowFloat) -> Value:
     word, lanes = bits.type, lanes_of(bits.type)
     single = vector_type("float", lanes)
 
@@ -217,8 +235,9 @@ def _to_float8(f: Function, bits: Value, nan: Value, layout: Float8) -> Value:
     large = f.fcmp("oge", size, f.number(layout.first_overflow, single))
     result = f.select(large, const(layout.overflow), result)
     result = f.select(nan, const(layout.nan), result)
-    sign = f.binary("and", f.binary("lshr", bits, const(24)), const(0x80))
-    return f.convert("trunc", f.binary("or", result, sign), vector_type("i8", lanes))
+    place = const(32 - layout.bits)
+    sign = f.binary("and", f.binary("lshr", bits, place), const(1 << (layout.bits - 1)))
+    return f.convert("trunc", f.binary("or", result, sign), vector_type(f"i{layout.bits}", lanes))
 
 
 def constant(f: Function, value: bool | int | float, dtype: DType, lanes: int) -> Value:

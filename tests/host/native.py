@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trnx.compiler.host import HostOptions, NativeProgram, compile_program, load
+from trnx.compiler.host import HostOptions, compile_program, load
+from trnx.compiler.host.cpu import Cpu
 from trnx.compiler.tile.expr import evaluate
 from trnx.compiler.tile.ir import TileProgram
 
@@ -22,11 +23,10 @@ def run_native(
     inputs: Sequence[Array],
     registers: Sequence[int] = (),
     threads: int = 2,
-    native: NativeProgram | None = None,
+    cpu: Cpu | None = None,
 ) -> list[Array]:
     """The outputs of ``program``; checks that nothing around the outputs was written."""
-    if native is None:
-        native = load(compile_program(program, HostOptions(threads=threads)))
+    native = load(compile_program(program, HostOptions(threads=threads), cpu), cpu)
     env = dict(zip(program.registers, registers, strict=True))
     given = iter(inputs)
     arrays: dict[str, Array] = {}
