@@ -107,7 +107,7 @@ class _Temporaries:
             names = {
                 a.tile for a in (*instruction.outs, *instruction.ins) if isinstance(a, TileAccess)
             }
-            planned = schedule([op], names, lambda a, b: a == b)
+            planned = schedule([op], names, lambda a, b: int(a == b))
             with self.around.indices.scope():
                 access = instruction.outs[0]
                 assert isinstance(access, TileAccess)

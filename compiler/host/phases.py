@@ -15,7 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from trnx.compiler.host.rowops import (
     Counts,
@@ -27,10 +27,15 @@ from trnx.compiler.host.rowops import (
     split_position,
 )
 from trnx.compiler.tile.expr import Index, add, mul, scale
-from trnx.compiler.tile.ir import HbmAccess, TileAccess
+from trnx.compiler.tile.ir import Access, HbmAccess, TileAccess
 
-Aliases: TypeAlias = Callable[[str, str], bool]
-"""Whether two HBM parameters of the kernel may share memory (a parameter does with itself)."""
+APART: Final = 0
+SAME_BASE: Final = 1
+OVERLAPPING: Final = 2
+
+Aliases: TypeAlias = Callable[[str, str], int]
+"""How two HBM parameters may share memory: not at all, only from the same address on (as an update
+in place does, and a parameter with itself), or anyhow."""
 
 Key: TypeAlias = tuple[str, int, Index, Counts]
 """A tile (or HBM) walk as seen from a nest: memory, start partition, offset, strides."""
@@ -79,11 +84,11 @@ class Schedule:
 
 
 def walks_match(a: RowOp, left: Walk, b: RowOp, right: Walk) -> bool:
-    """Whether two walks of one memory visit the same element at the same nest position."""
+    """Whether two walks visit the same element of their memory at the same nest position."""
     nest = refine(a.counts, b.counts)
     if nest is None:
         return False
-    return key_of(a, left, nest) == key_of(b, right, nest)
+    return key_of(a, left, nest)[1:] == key_of(b, right, nest)[1:]
 
 
 def key_of(op: RowOp, walk: Walk, nest: Counts) -> Key:
@@ -117,7 +122,7 @@ def conflicts(a: RowOp, b: RowOp, aliases: Aliases) -> Iterator[tuple[Walk, Walk
 def _shares(a: Walk, b: Walk, aliases: Aliases) -> bool:
     if a.on_chip != b.on_chip:
         return False
-    return a.memory == b.memory if a.on_chip else aliases(a.memory, b.memory)
+    return a.memory == b.memory if a.on_chip else aliases(a.memory, b.memory) != APART
 
 
 def _distance(a: RowOp, b: RowOp, aliases: Aliases) -> int | None:
@@ -126,20 +131,22 @@ def _distance(a: RowOp, b: RowOp, aliases: Aliases) -> int | None:
     for left, right, full_a, full_b in conflicts(a, b, aliases):
         if a.sequential or b.sequential or right in b.indices:
             return 1
-        if full_a and full_b and left.memory == right.memory and walks_match(a, left, b, right):
+        if full_a and full_b and walks_match(a, left, b, right):
             distance = distance or 0
             continue
         if left.on_chip and disjoint(left, a.counts, right, b.counts):
             continue
-        if not left.on_chip and not _same_rows(left, right):
+        if not left.on_chip and not same_place(left.access, right.access):
             # Row groups hold only HBM accesses that are equal or provably apart.
             continue
         return 1
     return distance
 
 
-def _same_rows(a: Walk, b: Walk) -> bool:
-    return a.memory != b.memory or a.access == b.access
+def same_place(a: Access, b: Access) -> bool:
+    """Whether two HBM accesses are equal but for the parameter."""
+    assert isinstance(a, HbmAccess) and isinstance(b, HbmAccess)
+    return a.offset == b.offset and a.spans == b.spans and a.index == b.index
 
 
 def schedule(ops: Sequence[RowOp], outside: Collection[str], aliases: Aliases) -> Schedule:
@@ -254,7 +261,7 @@ class _Loads:
         source, tile = load.sources[0], load.results[0][0]
         assert source is not None
         if not walk.on_chip:
-            return self._aliases(walk.memory, source.memory)
+            return self._aliases(walk.memory, source.memory) != APART
         return walk.memory == tile.memory and not disjoint(walk, op.counts, tile, load.counts)
 
 

@@ -12,7 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from trnx.compiler.host.phases import Aliases, Schedule, schedule
+from trnx.compiler.host.phases import (
+    APART,
+    SAME_BASE,
+    Aliases,
+    Schedule,
+    same_place,
+    schedule,
+)
 from trnx.compiler.host.rowops import ELEMENTWISE, SEQUENTIAL, RowOp, Walk, partitions, row_op
 from trnx.compiler.host.types import DType
 from trnx.compiler.tile.analysis import accesses
@@ -161,19 +168,23 @@ class Planner:
         if isinstance(a.access, TileAccess) and isinstance(b.access, TileAccess):
             return a.memory != b.memory or a.access.start == b.access.start
         if isinstance(a.access, HbmAccess) and isinstance(b.access, HbmAccess):
-            if not self._aliases(a.memory, b.memory):
+            kind = self._aliases(a.memory, b.memory)
+            if kind == APART:
                 return True
-            return a.memory == b.memory and rows_apart(a.access, b.access)
+            return kind == SAME_BASE and rows_apart(a.access, b.access)
         return True
 
 
 def rows_apart(a: HbmAccess, b: HbmAccess) -> bool:
-    """Whether two accesses of one parameter meet at most in the same row, at the same place.
+    """Whether two accesses from one base, one a write, meet at most in the same row and place.
 
-    True for equal accesses whose rows do not overlap, and for accesses that share no element.
+    True for equal accesses (what is written has no element twice, so rows do not overlap), and
+    for accesses that share no element.
     """
     if a.index is not None or b.index is not None or not a.spans or not b.spans:
         return False
+    if same_place(a, b):
+        return a.spans[0].stride != 0
     step = a.spans[0].stride
     if step != b.spans[0].stride or not isinstance(step, int) or step <= 0:
         return False
@@ -181,8 +192,6 @@ def rows_apart(a: HbmAccess, b: HbmAccess) -> bool:
     gap = add(b.offset, scale(a.offset, -1))
     if reach_a is None or reach_b is None or not isinstance(gap, int):
         return False
-    if a == b:
-        return reach_a < step
     low, high = (reach_a, gap) if gap > 0 else (reach_b, -gap)
     upper = reach_b if gap > 0 else reach_a
     return low < high and high + upper < step

@@ -25,6 +25,7 @@ from trnx.compiler.host.emit import I32, I64, PTR, Function, Module, Value, i64
 from trnx.compiler.host.index import Indices
 from trnx.compiler.host.kernel import KernelEmitter
 from trnx.compiler.host.library import libraries_for
+from trnx.compiler.host.phases import APART, OVERLAPPING, SAME_BASE
 from trnx.compiler.tile.ir import Buffer, HostCall, Kernel, KernelCall, TileProgram
 from trnx.core import config
 from trnx.core.source import Source
@@ -35,7 +36,8 @@ FORMAT: Final = 1
 _SKIPPED: Final = frozenset(("source", "deps", "id", "address", "copies"))
 """Fields of tile programs that host code does not depend on."""
 
-AliasPairs = frozenset[tuple[str, str]]
+AliasPairs = frozenset[tuple[str, str, int]]
+"""Parameters that may share memory, and how (see ``phases.Aliases``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,8 @@ def compile_program(
         program: the tile program.
         options: captured options; those in force when None.
         cpu: the CPU to generate code for; the one of this process when None.
-        overlapping: the caller may pass an output the memory of an input (in-place updates).
+        overlapping: the caller may pass an output the address of an input (updates in place);
+            memory that overlaps at different addresses is never allowed.
 
     Raises:
         TileError: an instruction has operands that no target defines.
@@ -200,8 +203,12 @@ def kernel_object(
         if symbol not in _cache:
             module = Module(cpu)
 
-            def aliases(a: str, b: str) -> bool:
-                return a == b or (a, b) in pairs or (b, a) in pairs
+            kinds = {(a, b): kind for a, b, kind in pairs}
+
+            def aliases(a: str, b: str) -> int:
+                if a == b:
+                    return SAME_BASE
+                return max(kinds.get((a, b), APART), kinds.get((b, a), APART))
 
             KernelEmitter(module, kernel, symbol, target, aliases, options.thread_limit).emit()
             _cache[symbol] = object_code(module.text(), options.optimisation, cpu)
@@ -239,22 +246,28 @@ def _alias_pairs(program: TileProgram, call: KernelCall, overlapping: bool) -> A
         if p.role == "in" and q.role == "in":
             continue
         given = {table[a].kind, table[b].kind} == {"input", "output"}
-        if (overlapping and given) or _may_overlap(table[a], table[b]):
-            found.add((p.name, q.name))
+        kind = _sharing(table[a], table[b])
+        if overlapping and given:
+            kind = max(kind, SAME_BASE)
+        if kind != APART:
+            found.add((p.name, q.name, kind))
     return frozenset(found)
 
 
-def _may_overlap(a: Buffer, b: Buffer) -> bool:
+def _sharing(a: Buffer, b: Buffer) -> int:
     if a.name == b.name or a.alias == b.name or b.alias == a.name:
-        return True
+        return SAME_BASE
     if a.alias is not None and a.alias == b.alias:
-        return True
+        return SAME_BASE
     if a.kind != "temp" or b.kind != "temp":
-        return False
+        return APART
+    if a.offset is not None and a.offset == b.offset:
+        return SAME_BASE
     size_a, size_b = _bytes(a), _bytes(b)
     if a.offset is None or b.offset is None or size_a is None or size_b is None:
-        return True
-    return a.offset < b.offset + size_b and b.offset < a.offset + size_a
+        return OVERLAPPING
+    together = a.offset < b.offset + size_b and b.offset < a.offset + size_a
+    return OVERLAPPING if together else APART
 
 
 def _bytes(buffer: Buffer) -> int | None:
