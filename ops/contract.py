@@ -138,8 +138,8 @@ dot_general_p = Primitive(
     tests=TestRecord(
         _cases(),
         (dtypes.float64,),
-        # An f32 sum of 131 products of numbers below 2: a few ulp of the largest partial sum.
-        {"f32": 4e-6, "f64": 1e-14, "bf16": 1.6e-2, "f16": 2e-3, "c64": 4e-6},
+        # 131 products below 4: partial sums reach about 40, and each rounds by 2**-24 of it.
+        {"f32": 2e-5, "f64": 4e-14, "bf16": 1.6e-2, "f16": 2e-3, "c64": 2e-5},
         grad_order=2,
         floor=1.0,
     ),
