@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
 
 def _initialize() -> None:
     # `python -m trnx_torch build` must work before there is a torch, and without loading it.
-    if sys.argv[:1] == ["-m"]:
+    if getattr(sys, "argv", [])[:1] == ["-m"]:
         return
     try:
         import torch

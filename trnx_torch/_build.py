@@ -30,7 +30,7 @@ PACKAGE = Path(__file__).resolve().parent
 SOURCES = PACKAGE / "csrc"
 PREFIX = "_neuron"
 PROCESSES = 2  # each compiler takes about 1 GB of memory
-REMEDY = "Run `python -m trnx_torch build`"
+COMMAND = "python -m trnx_torch build"
 
 # autocast.cpp is all registration: optimising it costs time and gains nothing.
 _PLAIN = frozenset({"autocast.cpp", "module.cpp", "first_use.cpp"})
@@ -264,7 +264,7 @@ def _run(command: Sequence[str], verbose: bool) -> None:
         detail = "; ".join(errors) if errors else f"exit status {result.returncode}"
         raise ExtensionError(
             f"the C++ compiler failed on the neuron extension: {detail}. "
-            f"{REMEDY} --verbose to see the whole output."
+            f"Run `{COMMAND} --verbose` to see the whole output."
         )
 
 
@@ -319,6 +319,8 @@ def compile_extension(
     with _locked(out_dir, say_waiting):
         if target.is_file() and not force:
             return target
+        for abandoned in out_dir.glob(f".{PREFIX}-*"):  # left by a build that was killed
+            shutil.rmtree(abandoned, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=f".{PREFIX}-", dir=out_dir) as name:
             work = Path(name)
             output = work / target.name
@@ -363,7 +365,7 @@ def verify(path: Path) -> None:
             return
     raise ExtensionError(
         f"The neuron extension {path} is damaged (its checksum does not match). "
-        f"{REMEDY} --force to make it anew."
+        f"Run `{COMMAND} --force` to make it anew."
     )
 
 

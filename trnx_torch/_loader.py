@@ -78,7 +78,7 @@ def _load() -> ModuleType:
         except ImportError as error:
             raise _build.ExtensionError(
                 f"The neuron extension {path} cannot be loaded ({error}). "
-                f"{_build.REMEDY} --force to make it anew."
+                f"Run `{_build.COMMAND} --force` to make it anew."
             ) from error
     except _build.ExtensionError as error:
         _failure = error

@@ -32,7 +32,10 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a program text in a fresh interpreter that imports this source tree."""
 
     def run(
-        program: str, env: Mapping[str, str] | None = None, timeout: float = 300
+        program: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 300,
     ) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         environment.update(env or {})
@@ -41,6 +44,7 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
             capture_output=True,
             text=True,
             env=environment,
+            cwd=cwd,  # `-c` puts it first on the path
             timeout=timeout,
             check=False,
         )

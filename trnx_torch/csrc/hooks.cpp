@@ -15,9 +15,8 @@ struct NeuronHooks final : at::PrivateUse1HooksInterface {
   bool isAvailable() const override {
     return true;
   }
-  void init() const override {
-    ensure_initialized();
-  }
+  // Nothing to do: the first tensor, stream or device index initialises (pinning memory does not).
+  void init() const override {}
   bool hasPrimaryContext(c10::DeviceIndex) const override {
     return is_initialized();
   }
