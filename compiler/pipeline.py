@@ -78,7 +78,7 @@ def _check_fused(fused: FusedProgram, context: CompileContext) -> None:
                     if view is None or view.root not in written:
                         raise AssertionError(f"{atom} is read before it is written")
             inside.update(equation.outputs)
-        written.update(group.outputs)
+        written.update(group.written)
 
 
 def _nothing(program: TileProgram, context: CompileContext) -> None:

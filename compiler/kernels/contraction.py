@@ -134,7 +134,14 @@ class Plan:
 class ContractionLowering:
     """Lowers one graph with a contraction; see the module docstring."""
 
-    def __init__(self, graph: Graph, target: Target, source: Source | None, name: str = "") -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        source: Source | None,
+        beside: Sequence[Graph] = (),
+        owner: ContractionLowering | None = None,
+    ) -> None:
         space = classify_contraction(graph, target)
         order = ordered_axes(graph)
         classes = [
@@ -143,10 +150,15 @@ class ContractionLowering:
         ]
         self.graph, (batch, rows, columns, contracted) = merge_axes(graph, classes)
         self.target = target
-        self.builder = KernelBuilder(name or kernel_name(graph), target.name, source=source)
-        for register in sorted(index_symbols(self.graph, [*batch, *rows, *columns, *contracted])):
-            self.builder.register_argument(register)
-        self.params = Params(self.builder, {})
+        self.builder: KernelBuilder
+        self.params: Params
+        self.plan: Plan
+        if owner is not None:
+            self.builder, self.params = owner.builder, owner.params
+        else:
+            self.builder = KernelBuilder(kernel_name(graph), target.name, source=source)
+            self.params = Params(self.builder, {})
+        self.registers = index_symbols(self.graph, [*batch, *rows, *columns, *contracted])
         assert self.graph.dot is not None
         self.dot = self.graph.dot
         self.m = _largest(rows)
@@ -158,11 +170,17 @@ class ContractionLowering:
         self.reduces = bool(self.graph.reduced)
         wide = float64 in (o.dtype for o in self.dot.operands) or self.dot.dtype == float64
         self.psum_dtype = float64 if wide else float32
-        self.plan = self._plan()
+        self.plan = self._plan() if owner is None else owner.plan
         lhs, rhs = self.dot.operands
         loader = OperandLoader(self.builder, self.graph, self.target, self.params, self.k)
         self.lhs = Operand(loader, lhs, self.m, 0)
         self.rhs = Operand(loader, rhs, self.n, 1)
+        self.beside = [ContractionLowering(g, target, source, (), self) for g in beside]
+        if owner is None:
+            for register in sorted(
+                self.registers.union(*(other.registers for other in self.beside))
+            ):
+                self.builder.register_argument(register)
 
     # Plan ---------------------------------------------------------------------------------------
 
@@ -211,6 +229,9 @@ class ContractionLowering:
                 self._columns_outside(base, bound)
             else:
                 self._rows_outside(base, bound)
+        if self.plan.order == "stream":
+            for other in self.beside:
+                other._rows_outside({}, {})
         return LoweredKernel(self.builder.finish(), self.params.variables)
 
     @contextmanager
@@ -246,6 +267,9 @@ class ContractionLowering:
         ):
             strip = self.rhs.strip(strip_base, count, widest, plan.k_tiles)
             self._row_loop(strip_base, bound, strip, first, count)
+            for other in self.beside:
+                at = {} if other.n is None else {other.n: first}
+                other._row_loop(at, {}, strip, first, count)
 
     def _row_loop(
         self,
@@ -296,6 +320,10 @@ class ContractionLowering:
             base, 0, _size(self.n), plan.column_block, "n"
         ):
             rhs = self.rhs.strip(at, count, widest, plan.k_tiles)
+            for other in self.beside:
+                start = at[self.n] if self.n is not None else 0
+                own: dict[Axis, Index] = {} if other.n is None else {other.n: start}
+                other._row_loop(own, {}, rhs, start, count)
             wide = self._hoist_columns(at, count, bound, widest)
             with self._row_block(at) as (row_base, many, max_rows):
                 first = row_base[self.m] if self.m is not None else 0
@@ -392,6 +420,7 @@ class ContractionLowering:
                 if lhs is None:
                     lhs = self.lhs.tile(at, mul(tile, part), depth_rows, rows, max_rows)
                 if rhs is None:
+                    first = 0  # the tile is loaded for just these columns
                     rhs = self.rhs.tile(at, mul(tile, part), depth_rows, columns, widest)
                 self.builder.nc_matmul(
                     result,
@@ -442,7 +471,14 @@ def _size(axis: Axis | None) -> Index:
 
 
 def lower_contraction(
-    graph: Graph, target: Target, source: Source | None = None, name: str = ""
+    graph: Graph, target: Target, source: Source | None = None, beside: Sequence[Graph] = ()
 ) -> LoweredKernel:
-    """Lower a graph with a contraction to one kernel."""
-    return ContractionLowering(graph, target, source, name).lower()
+    """Lower a graph with a contraction to one kernel.
+
+    Args:
+        graph: the contraction with what is fused to it.
+        target: the hardware table's row.
+        source: the user's line.
+        beside: contractions of constants with the same right operand.
+    """
+    return ContractionLowering(graph, target, source, beside).lower()

@@ -21,8 +21,8 @@ from trnx.compiler.passes.identity import COPY
 from trnx.compiler.targets import Target
 from trnx.compiler.tile.expr import Index
 from trnx.compiler.tile.ir import Span
-from trnx.core.dtypes import is_integer
 from trnx.core import Atom, Equation, LoweringError, Params, Program, Var, message, same_shape
+from trnx.core.dtypes import is_integer
 from trnx.core.program import dim_variables
 
 MAX_GROUP = 512
@@ -68,11 +68,18 @@ class Group:
         family: ``row``, ``contraction``, ``movement``, ``scatter`` or ``host``.
         equations: in program order, with the views that vanish into the kernel.
         outputs: variables the kernel writes to memory.
+        beside: column sums that share the right operand of a contraction, computed in its kernel.
     """
 
     family: str
     equations: tuple[Equation, ...]
     outputs: tuple[Var, ...]
+    beside: tuple[Group, ...] = ()
+
+    @property
+    def written(self) -> tuple[Var, ...]:
+        """Everything the kernel writes to memory."""
+        return (*self.outputs, *(v for group in self.beside for v in group.outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,7 @@ class _Cluster:
     members: list[int]
     needs: int = 0
     kinds: set[Kind] = field(default_factory=set)
+    beside: list[_Cluster] = field(default_factory=list)
 
 
 class Fuser:
@@ -219,6 +227,7 @@ class Fuser:
         for number in range(len(self.equations)):
             if self.kinds[number] not in VIEWS:
                 self._place(number)
+        self._put_beside()
         order = self._ordered()
         groups = tuple(self._finish(self.clusters[c]) for c in order)
         views = {var: view for var, view in self.views.items() if view is not None} | self.given
@@ -274,9 +283,9 @@ class Fuser:
             needs |= 1 << cluster
             stays = self._reads_memory(equation, kind, position)
             free = direct and not stays and not self._only_written(self.equations[producer])
-            if free and kind in _NESTS and cluster not in joins:
-                if self.clusters[cluster].kinds <= _NESTS:
-                    joins.append(cluster)
+            nests = kind in _NESTS and self.clusters[cluster].kinds <= _NESTS
+            if free and nests and cluster not in joins:
+                joins.append(cluster)
         for chosen in _subsets(joins):
             if self._may_join(number, chosen, needs):
                 self._merge(number, chosen, needs)
@@ -356,6 +365,66 @@ class Fuser:
             merged.needs &= ~(1 << other)
         self.cluster_of[number] = keep
 
+    def _put_beside(self) -> None:
+        """Column sums of an operand join the contraction that has it on its right side.
+
+        A sum over rows is a product with ones; beside a weight gradient it costs one more matmul
+        of the tiles that are in SBUF already.
+        """
+        for number, cluster in list(self.clusters.items()):
+            sums = self._column_sum(cluster)
+            if sums is None:
+                continue
+            for other, host in self.clusters.items():
+                if other == number or not self._shares_right(host, sums):
+                    continue
+                both = 1 << number | 1 << other
+                if self._reach((cluster.needs | host.needs) & ~both) & both:
+                    continue
+                if cluster.needs >> other & 1 or host.needs >> number & 1:
+                    continue
+                host.beside.append(self.clusters.pop(number))
+                host.needs |= cluster.needs
+                for third in self.clusters.values():
+                    if third.needs >> number & 1:
+                        third.needs = third.needs & ~(1 << number) | 1 << other
+                break
+
+    def _dot_of(self, cluster: _Cluster) -> Equation | None:
+        if Kind.CONTRACTION not in cluster.kinds:
+            return None
+        return next(self.equations[m] for m in cluster.members if self.kinds[m] is Kind.CONTRACTION)
+
+    def _column_sum(self, cluster: _Cluster) -> Equation | None:
+        """The product with ones in front of an operand in memory, if the cluster is just that."""
+        dot = self._dot_of(cluster)
+        if dot is None or dot.params["batch"] != ((), ()) or cluster.beside:
+            return None
+        left, right = dot.inputs
+        made = self.made_by.get(left) if isinstance(left, Var) else None
+        if made is None or self.equations[made].primitive.name != "broadcast":
+            return None
+        constant = not isinstance(self.equations[made].inputs[0], Var)
+        return dot if constant and self._in_front(cluster, right) else None
+
+    def _in_front(self, cluster: _Cluster, atom: Atom) -> bool:
+        """Whether an operand comes from memory, not from an equation of the cluster."""
+        if not isinstance(atom, Var) or self.view(atom) is None:
+            return False
+        producer, _ = self._producer(atom)
+        return producer not in cluster.members
+
+    def _shares_right(self, cluster: _Cluster, sums: Equation) -> bool:
+        dot = self._dot_of(cluster)
+        return (
+            dot is not None
+            and dot.inputs[1] is sums.inputs[1]
+            and dot.params["contract"][1] == sums.params["contract"][1]
+            and dot.params["batch"] == ((), ())
+            and self._column_sum(cluster) is None
+            and self._in_front(cluster, dot.inputs[1])
+        )
+
     # Graphs -------------------------------------------------------------------------------------
 
     def _graph(self, members: Sequence[int]) -> Graph:
@@ -393,9 +462,9 @@ class Fuser:
         for number in members:
             equation = self.equations[number]
             for position, atom in enumerate(equation.inputs):
-                if isinstance(atom, Var):
-                    if not self._reads_memory(equation, self.kinds[number], position):
-                        bring(atom)
+                stays = self._reads_memory(equation, self.kinds[number], position)
+                if isinstance(atom, Var) and not stays:
+                    bring(atom)
             body.append(equation)
             defined.update(equation.outputs)
         outputs = [
@@ -425,7 +494,8 @@ class Fuser:
             family = "scatter"
         elif not kinds <= _NESTS:
             family = "host"
-        return Group(family, tuple(equations), tuple(outputs))
+        beside = tuple(self._finish(other) for other in cluster.beside)
+        return Group(family, tuple(equations), tuple(outputs), beside)
 
     def _ordered(self) -> list[int]:
         """Clusters with producers first, otherwise in program order of their last equation."""

@@ -65,7 +65,7 @@ def lower_program(fused: FusedProgram, target: Target, donated: tuple[int, ...])
             assert isinstance(call, HostCall)
             uses.append(CallUse(call.ins, call.outs))
             continue
-        if all(0 in to_indices(v.aval.shape) for v in group.outputs):
+        if all(0 in to_indices(v.aval.shape) for v in group.written):
             continue  # nothing to write
         lowered, graph = lower_group(group, fused, target)
         plain = replace(lowered.kernel, name="kernel")
@@ -109,7 +109,7 @@ def _declare(program: Program, fused: FusedProgram) -> _Names:
             number += 1
     number = 0
     for group in fused.groups:
-        for var in group.outputs:
+        for var in group.written:
             if var not in names.of:
                 names.add(var, f"t{number}", "temp")
                 number += 1
@@ -127,7 +127,8 @@ def lower_group(
         return lower_scatter(group.equations[-1], fused.views, target, source), None
     graph = build_graph(group.equations, fused.views, group.outputs)
     if graph.dot is not None:
-        return lower_contraction(graph, target, source), graph
+        beside = [build_graph(g.equations, fused.views, g.outputs) for g in group.beside]
+        return lower_contraction(graph, target, source, beside), graph
     return lower_row(graph, target, source), graph
 
 

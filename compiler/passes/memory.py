@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trnx.compiler.tile.ir import Buffer, HostCall, KernelCall
+from trnx.core import UnsupportedError, message
 
 ALIGNMENT = 64
 """Bytes: a cache line of the host, and a multiple of every DMA element."""
@@ -33,7 +34,9 @@ def nbytes(buffer: Buffer) -> int:
     total = buffer.dtype.itemsize
     for size in buffer.shape:
         if not isinstance(size, int):
-            raise ValueError(f"buffer {buffer.name} has a run-time size. Plan it at run time.")
+            raise UnsupportedError(
+                message(f"buffer {buffer.name} has a run-time size", None, "Plan it at run time")
+            )
         total *= size
     return total
 

@@ -38,6 +38,11 @@ class Rewriter:
         self.made_by: dict[Var, Equation] = {}
         self._known: dict[tuple[object, ...], Equation] = {}
         self._names: dict[Var, Atom] = {}
+        self._old_uses: dict[Var, int] = {}
+        self._uses: dict[Var, int] = {}
+        for atom in (*(a for e in program.equations for a in e.inputs), *program.outputs):
+            if isinstance(atom, Var):
+                self._old_uses[atom] = self._old_uses.get(atom, 0) + 1
 
     def run(self) -> Program:
         """The rebuilt program."""
@@ -47,7 +52,10 @@ class Rewriter:
                 equation.primitive, inputs, equation.outputs, equation.params, equation.source
             )
             results = self.apply(current)
-            self._names.update(zip(equation.outputs, results, strict=True))
+            for var, atom in zip(equation.outputs, results, strict=True):
+                self._names[var] = atom
+                if isinstance(atom, Var):
+                    self._uses[atom] = self._uses.get(atom, 0) + self._old_uses.get(var, 0)
         outputs = tuple(self.new_atom(a) for a in self.program.outputs)
         return prune(self.program.replace(equations=self.equations, outputs=outputs))
 
@@ -84,6 +92,10 @@ class Rewriter:
             self.equations.append(known)
             self.made_by.update((var, known) for var in outputs)
         return known.outputs
+
+    def use_count(self, atom: Atom) -> int:
+        """How many operands and outputs of the old program have become this atom so far."""
+        return self._uses.get(atom, 0) if isinstance(atom, Var) else 0
 
     def definition(self, atom: Atom, *names: str) -> Equation | None:
         """The equation that makes an atom, if it is of one of these primitives."""

@@ -264,6 +264,23 @@ def dot_of_transpose(r: Rewriter, e: Equation) -> Sequence[Atom] | None:
     return r.emit(e.primitive, inputs, params, e.source)
 
 
+def transpose_of_dot(r: Rewriter, e: Equation) -> Sequence[Atom] | None:
+    """A product whose free axes are swapped is the product of the swapped operands."""
+    made = r.definition(e.inputs[0], "dot_general")
+    if made is None or r.use_count(e.inputs[0]) > 1:
+        return None
+    (lhs, rhs), params = made.inputs, made.params
+    batch = len(params["batch"][0])
+    rows = lhs.aval.ndim - batch - len(params["contract"][0])
+    columns = rhs.aval.ndim - batch - len(params["contract"][1])
+    swapped = (*range(batch), *range(batch + rows, batch + rows + columns),
+               *range(batch, batch + rows))  # fmt: skip
+    if not rows or not columns or e.params["permutation"] != swapped:
+        return None
+    turned = params.replace(contract=params["contract"][::-1], batch=params["batch"][::-1])
+    return r.emit(made.primitive, (rhs, lhs), turned, made.source)
+
+
 def view_mm_view(r: Rewriter, e: Equation) -> Sequence[Atom] | None:
     """reshape(dot(reshape(x), w)) that merges and splits the same leading axes is dot(x, w)."""
     made = r.definition(e.inputs[0], "dot_general")
@@ -300,7 +317,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "convert": (cast_of_cast,),
     "broadcast": (broadcast_of_broadcast,),
     "reshape": (_spread_scalar, view_mm_view, reshape_of_reshape),
-    "transpose": (_spread_scalar, transpose_of_transpose),
+    "transpose": (_spread_scalar, transpose_of_transpose, transpose_of_dot),
     "slice": (_spread_scalar, whole_slice),
     "reverse": (_spread_scalar,),
     "reduce_sum": (reduce_of_transpose,),

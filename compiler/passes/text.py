@@ -19,14 +19,17 @@ def fused_text(fused: FusedProgram) -> str:
     for var, value in program.constants:
         lines.append(f"  const {printer.define(var)} #{printer.digest(value)}")
     for number, group in enumerate(fused.groups):
-        body = [printer.equation(e, "    ").rstrip("\n") for e in group.equations]
+        body: list[str] = []
+        for part in (group, *group.beside):
+            if part is not group:
+                body.append("    beside")
+            body += [printer.equation(e, "    ").rstrip("\n") for e in part.equations]
         lines.append(f"  group {number} {group.family} -> {_names(printer, group)} {{")
-        lines += body
-        lines.append("  }")
+        lines += [*body, "  }"]
     outputs = ", ".join(printer.atom(a) for a in program.outputs)
     lines.append(f"  return {outputs}")
     return "\n".join([*lines, "}"])
 
 
 def _names(printer: _Printer, group: Group) -> str:
-    return ", ".join(printer.atom(v) if isinstance(v, Var) else str(v) for v in group.outputs)
+    return ", ".join(printer.atom(v) if isinstance(v, Var) else str(v) for v in group.written)
