@@ -21,7 +21,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -252,8 +252,8 @@ class KernelBuilder:
 
     @contextmanager
     def at(self, source: Source | None) -> Iterator[None]:
-        """Give the instructions of the block this source line (None: the line as usual)."""
-        with use_source(source):
+        """Give the instructions of the block this source line (None: the one in force stays)."""
+        with nullcontext() if source is None else use_source(source):
             yield
 
     # Instructions -----------------------------------------------------------------------------

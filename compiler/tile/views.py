@@ -160,10 +160,12 @@ def _permute(spans: Sequence[Span], axes: Sequence[int], what: str) -> tuple[Spa
     return tuple(spans[a] for a in axes)
 
 
-def _broadcast(spans: Sequence[Span], axis: int, count: Index, what: str) -> tuple[Span, ...]:
+def _broadcast(
+    spans: Sequence[Span], axis: int, count: Index, what: str, shown: int
+) -> tuple[Span, ...]:
     if spans[axis].count != 1:
         raise _error(
-            f"axis {axis} of {what} has {spans[axis].count} elements and cannot be broadcast",
+            f"axis {shown} of {what} has {spans[axis].count} elements and cannot be broadcast",
             "Broadcast an axis of size 1",
         )
     result = list(spans)
@@ -207,7 +209,7 @@ class HbmView:
 
     def broadcast(self, axis: int, count: Index) -> HbmView:
         """Repeat an axis of size 1 ``count`` times (stride 0)."""
-        return replace(self, spans=_broadcast(self.spans, axis, count, self._name))
+        return replace(self, spans=_broadcast(self.spans, axis, count, self._name, axis))
 
     def reshape(self, *shape: Index) -> HbmView:
         """The same elements in the same order with another shape; TileError if strides forbid."""
@@ -297,7 +299,7 @@ class TileView:
                 f"axis {axis} of {self._name} is the partition and cannot be broadcast",
                 "Read HBM with stride 0 by dma_copy, or multiply with a matrix of ones",
             )
-        return replace(self, spans=_broadcast(self.spans, axis - 1, count, self._name))
+        return replace(self, spans=_broadcast(self.spans, axis - 1, count, self._name, axis))
 
     def reshape(self, *shape: Index) -> TileView:
         """Reshape the free dimensions; ``shape[0]`` is the unchanged partition count."""
