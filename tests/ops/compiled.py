@@ -1,4 +1,4 @@
-"""Columns that go through the compiler: host code, simulator, and a second call from the cache.
+"""Columns that go through the compiler: host code, simulator, derivatives in native f64.
 
 All calls of a primitive are one program per target, because a kernel costs far less to compile than
 an executable. Every case and every dtype is covered; the nightly run takes every pair of them.
@@ -12,20 +12,39 @@ from typing import Any
 
 import numpy as np
 
-from tests.ops.table import Call, NumpyArray, calls, reference
+from tests.ops import columns
+from tests.ops.table import Call, NumpyArray, NumpyEvaluation, assert_close, calls, reference
+from trnx.compiler.kernels.registry import has_lowering, kind_of
+from trnx.compiler.passes.expand import EXPANSIONS
 from trnx.compiler.pipeline import compile_program
 from trnx.compiler.sim.machine import SimOptions, simulate
 from trnx.compiler.targets import target as find_target
-from trnx.core import Primitive, Program, RecordTrace, dtypes
+from trnx.core import Primitive, Program, RecordTrace, aval_of, dtypes
 from trnx.core.tracing import use_trace
 from trnx.runtime.convert import from_host
 from trnx.runtime.devices import CPU, NEURON
 from trnx.runtime.programs import executable_for
+from trnx.transforms.jvp import jvp_flat
+from trnx.transforms.linearize import linearize_flat
+from trnx.transforms.transpose import backward_pass
+from trnx.transforms.zeros import instantiate_all, zero_of
 
 DEVICES = {"neuron": NEURON, "cpu": CPU}
 
 # 64-bit arithmetic is for the cpu row of the target table: a NeuronCore has none.
 _WIDE = frozenset({dtypes.float64, dtypes.int64, dtypes.uint64})
+
+
+def lowering_of(primitive: Primitive) -> str:
+    """How the compiler treats a primitive: a kernel family, array code, or a host call."""
+    if primitive.name == "dim_size":
+        return "pad or specialise"  # a symbolic size is gone before code is made
+    expands = primitive.name in EXPANSIONS
+    if has_lowering(primitive.name):
+        return kind_of(primitive.name).value + (", some types expand" if expands else "")
+    if expands:
+        return "expansion"
+    return "composite" if primitive.composite is not None else "host call"
 
 
 def runs_on(call: Call, target: str) -> bool:
@@ -131,3 +150,67 @@ def check_sim(primitive: Primitive, target: str, every: bool) -> None:
     result = simulate(program, _inputs(only), options=options)
     assert not result.findings, result.findings[:3]
     _compare(result.outputs, wanted, f"simulator of {target}")
+
+
+# ---------------------------------------------------------------- derivatives, native f64
+def _derivatives(call: Call, operands: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+    """Output tangents, then the cotangents that <J t> itself pulls back, as traced values."""
+    which = columns.differentiable(call)
+    function = columns.function_of(call)
+    given = iter(tangents)
+    full = [next(given) if i in which else zero_of(x) for i, x in enumerate(operands)]
+    _, outs = jvp_flat(function, operands, full)
+    nonzero = [i in which for i in range(len(operands))]
+    linearized = linearize_flat(function, operands, nonzero)
+    cts = [out for out, flag in zip(outs, linearized.out_nonzero, strict=True) if flag]
+    count = len(which)
+    grads = backward_pass(linearized.program, (True,) * count, [None] * count, cts)
+    return instantiate_all([*outs, *grads])
+
+
+def check_derivatives(primitive: Primitive, every: bool) -> None:
+    """Compiled f64 derivatives: jvp equals differences, vjp is its adjoint.
+
+    The cotangent pulled back is J t itself, so <t, J^T J t> must equal |J t|^2.
+    """
+    record = primitive.tests
+    wanted = [
+        call
+        for call in chosen(primitive, "cpu", every=True)
+        if columns.differentiable(call) and not {"jvp", "transpose"} & record.skips.keys()
+    ]
+    if record.grad_order == 0 or not wanted:
+        return
+    if not every:
+        wanted = [call for call in wanted if sum(x.size for x in call.operands()) < 1000]
+    all_tangents = [columns.tangents_of(call) for call in wanted]
+    trace = RecordTrace("derivatives")
+    values: list[NumpyArray] = []
+    outs: list[Any] = []
+    counts: list[int] = []
+    try:
+        with use_trace(trace):
+            for call, tangents in zip(wanted, all_tangents, strict=True):
+                arrays = [*call.operands(), *tangents]
+                values += arrays
+                inputs = [trace.add_input(aval_of(x)) for x in arrays]
+                count = len(call.avals)
+                results = _derivatives(call, inputs[:count], inputs[count:])
+                counts.append(len(results))
+                outs += results
+            program = trace.build(outs)
+    finally:
+        trace.end()
+    executable = executable_for(program, CPU, kind="op")
+    found = iter(executable([from_host(x, device=CPU) for x in values]))
+    for call, tangents, count in zip(wanted, all_tangents, counts, strict=True):
+        results = [np.asarray(next(found)) for _ in range(count)]
+        jvps, grads = results[: count - len(tangents)], results[count - len(tangents) :]
+        with NumpyEvaluation():
+            wants = columns.differences_of(call, tangents)
+        for got, want in zip(jvps, wants, strict=True):
+            if np.isfinite(want).all():
+                assert_close(got, want, 2e-6, f"compiled jvp of {call.name}")
+        left = sum(float(np.sum(t * g)) for t, g in zip(tangents, grads, strict=True))
+        right = sum(float(np.sum(x * x)) for x in jvps)
+        assert abs(left - right) <= 1e-9 * max(1.0, right), (call.name, left, right)

@@ -18,8 +18,12 @@ COLUMNS: dict[str, Callable[[Primitive, str, bool], None]] = {
     "host": compiled.check_host,
     "sim": compiled.check_sim,
 }
-# A symbolic size is gone before code is made: specialise and pad replace it.
-DECLARED = [p for p in primitives.values() if p.file.startswith("ops/") and p.name != "dim_size"]
+DECLARED = [
+    p
+    for p in primitives.values()
+    if p.file.startswith("ops/")
+    and compiled.lowering_of(p) not in ("host call", "pad or specialise")
+]
 
 
 @pytest.mark.parametrize("target", compiled.DEVICES)
@@ -39,6 +43,14 @@ def test_primitive_every_pair(primitive: Primitive, column: str, target: str) ->
     COLUMNS[column](primitive, target, True)
 
 
+@pytest.mark.parametrize(
+    "primitive", [p for p in DECLARED if p.tests.grad_order], ids=lambda p: p.name
+)
+def test_derivatives(primitive: Primitive) -> None:
+    """jvp and vjp as native f64 code for cpu: finite differences and adjointness."""
+    compiled.check_derivatives(primitive, False)
+
+
 @pytest.mark.parametrize("primitive", DECLARED, ids=lambda p: p.name)
 def test_second_call_compiles_nothing(primitive: Primitive) -> None:
     """An operation on new arrays of known types runs what the first call compiled."""
@@ -52,6 +64,11 @@ def test_second_call_compiles_nothing(primitive: Primitive) -> None:
         assert one.aval == two.aval
         if one.size > 20 and call.case.shapes and np.asarray(one).dtype.kind == "f":
             assert np.asarray(one).tobytes() != np.asarray(two).tobytes(), "the result is frozen"
+
+
+def test_most_primitives_are_lowered() -> None:
+    """Host calls are the exception; the list above is the rule."""
+    assert len(DECLARED) >= 62
 
 
 def test_choice_covers_cases_and_dtypes() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ops.compiled import lowering_of
 from tests.ops.table import calls
 from trnx.core import Primitive, dtypes, primitives
 from trnx.core.primitive import RULE_SLOTS
@@ -23,8 +24,9 @@ _HEAD = """# Primitives
 Generated from the declarations in `ops/` by `tests/ops/test_registry.py`; `make golden` does it.
 A cell is **yes** (a rule of its own), **linear** (the tangent is the primitive itself), **zero**
 (it carries no derivative), **from jvp**, or **-** with the reason below the table. *Composite*:
-array code that compilers use when they have no lowering of their own. *Calls*: how many calls the
-table tests make, with every operand dtype.
+array code for compilers without a lowering. *Lowering*: the kernel family of the tile compiler,
+an expansion into other primitives, or a counted host call. *Calls*: how many calls the table tests
+make, with every operand dtype.
 """
 
 
@@ -48,12 +50,13 @@ def page() -> str:
     files = sorted({p.file for p in DECLARED})
     for file in files:
         own = sorted((p for p in DECLARED if p.file == file), key=lambda p: p.name)
-        columns = [*RULE_SLOTS, "composite", "calls"]
+        columns = [*RULE_SLOTS, "composite", "lowering", "calls"]
         lines += [f"## {file}", "", f"| primitive | {' | '.join(columns)} | dtypes | meaning |"]
         lines.append("|---" * (len(columns) + 3) + "|")
         for p in own:
             cells = [cell(p, slot) for slot in RULE_SLOTS]
-            cells += ["yes" if p.composite else "", str(sum(1 for _ in calls(p)))]
+            cells += ["yes" if p.composite else "", lowering_of(p)]
+            cells.append(str(sum(1 for _ in calls(p))))
             used = sorted({dtypes.short_name(d) for c in calls(p) for d in c.dtypes})
             lines.append(f"| `{p.name}` | {' | '.join(cells)} | {', '.join(used)} | {p.doc} |")
         absent: dict[tuple[str, str], list[str]] = {}
