@@ -24,7 +24,8 @@ from trnx.compiler.tile.ir import (
     TileProgram,
     instructions,
 )
-from trnx.core import Equation, Program, Source, Var, program_text
+from trnx.core import Equation, Program, Source, Var, program_text, use_source
+from trnx.core.source import UNKNOWN_SOURCE
 
 
 @dataclass(slots=True)
@@ -67,7 +68,8 @@ def lower_program(fused: FusedProgram, target: Target, donated: tuple[int, ...])
             continue
         if all(0 in to_indices(v.aval.shape) for v in group.written):
             continue  # nothing to write
-        lowered, graph = lower_group(group, fused, target)
+        with use_source(group_source(group) or UNKNOWN_SOURCE):
+            lowered, graph = lower_group(group, fused, target)
         plain = replace(lowered.kernel, name="kernel")
         number = known.get(plain)
         if number is None:
