@@ -86,6 +86,9 @@ def _load() -> ModuleType:
     _connect(module)
     sys.modules[MODULE] = module
     sys.modules["trnx_torch"].__dict__["_C"] = module
+    from trnx_torch import eager  # its kernels register through `extension()`
+
+    eager.register()
     return module
 
 

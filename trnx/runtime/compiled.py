@@ -53,7 +53,7 @@ class Compiled:
         return pickle.dumps((self.tile_program, self.code))
 
 
-def _loaded(tile_program: TileProgram, code: host.HostCode) -> Compiled:
+def load_code(tile_program: TileProgram, code: host.HostCode) -> Compiled:
     """Load native code into the process and name buffers by position."""
     slots = {buffer.name: slot for slot, buffer in enumerate(tile_program.buffers)}
     segments: list[Segment] = []
@@ -75,10 +75,10 @@ def compile_program(program: Program, target: str, donated: Sequence[int] = ()) 
         donated: positions of inputs whose memory results may take.
     """
     tile_program = pipeline.compile_program(program, target, donated)
-    return _loaded(tile_program, host.compile_program(tile_program))
+    return load_code(tile_program, host.compile_program(tile_program))
 
 
 def load(data: bytes) -> Compiled:
     """A compiled program from its serialized form."""
     tile_program, code = pickle.loads(data)
-    return _loaded(tile_program, code)
+    return load_code(tile_program, code)

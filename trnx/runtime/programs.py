@@ -32,7 +32,7 @@ class CompileEvent:
 
     Attributes:
         kind: `jit` for a traced function, `op` for one primitive, `call` for a program that a
-            transform of a jitted function made.
+            transform of a jitted function made, `eager` for a shape-generic kernel.
         name: name of the function or primitive.
         device: where it runs.
         key: digest of the cache key; programs of equal content share it.
@@ -112,25 +112,31 @@ def executable_for(
         executable = NarrowedExecutable(compiled, device, program.out_avals, bound, _convert)
     else:
         executable = Executable(compiled, device, program.out_avals, bound)
-    event = CompileEvent(
-        kind,
-        program.name,
-        str(device),
-        key.digest(),
-        origin,
-        time.perf_counter() - start,
-        tuple(s.function for s in compiled.segments if isinstance(s, HostSegment)),
+    announce(
+        CompileEvent(
+            kind,
+            program.name,
+            str(device),
+            key.digest(),
+            origin,
+            time.perf_counter() - start,
+            tuple(s.function for s in compiled.segments if isinstance(s, HostSegment)),
+        )
     )
+    return executable
+
+
+def announce(event: CompileEvent) -> None:
+    """Print an event at debug level 1 and above, and tell the listeners."""
     if config.debug.value >= 1:
         print(
-            f"trnx: {event.origin} {kind} {event.name} for {event.device} in "
+            f"trnx: {event.origin} {event.kind} {event.name} for {event.device} in "
             f"{event.seconds * 1e3:.1f} ms ({event.key[:12]})"
             + (f", host fallbacks: {', '.join(event.fallbacks)}" if event.fallbacks else ""),
             file=sys.stderr,
         )
     for listener in tuple(compile_listeners):
         listener(event)
-    return executable
 
 
 def _convert(array: Array, dtype: np.dtype[Any], device: Device) -> Array:

@@ -1,0 +1,259 @@
+"""Device kernels over rows: the softmax family and the negative log-likelihood loss.
+
+Operands are seen as matrices of rows; a kernel serves every size. These enter through Python, so a
+call costs a few microseconds more than a pointwise operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import trnx.lax as lax
+import trnx.nn as nn
+import trnx.numpy as np
+from trnx_torch import registration
+from trnx_torch.eager.generic import build, place, sizes, supported
+from trnx_torch.registration import Kernel, KernelRequest, Layout, Operand
+
+Value = Any
+Tensor = torch.Tensor
+
+_NONE, _MEAN = 0, 1  # values of `reduction` in aten
+
+
+@dataclass(frozen=True, slots=True)
+class RowKernels:
+    """Kernels of one formula over ``rows`` rows of ``n`` elements, one per dtypes and layouts.
+
+    An operand is a ``[rows, n]`` matrix or, if its name ends in ``_row``, one value per row.
+    """
+
+    op: str
+    formula: Callable[..., Any]
+    made: dict[Any, Kernel | None]
+
+    @classmethod
+    def of(cls, op: str, formula: Callable[..., Any]) -> RowKernels:
+        """No kernels yet."""
+        return cls(op, formula, {})
+
+    def run(
+        self,
+        outputs: dict[str, Tensor],
+        inputs: dict[str, Tensor],
+        options: tuple[tuple[str, Any], ...] = (),
+    ) -> None:
+        """Fill ``outputs`` (matrices or vectors with one length of rows) from ``inputs``.
+
+        Raises:
+            NotImplementedError: the device has no such kernel for these dtypes.
+        """
+        named = [*outputs.items(), *inputs.items()]
+        key = (options, tuple((t.dtype, _layout(t)) for _, t in named))
+        if key not in self.made:
+            self.made[key] = self._make(outputs, inputs, options)
+        kernel = self.made[key]
+        if kernel is None:
+            raise NotImplementedError(f"{self.op} of {[str(t.dtype) for _, t in named]}")
+        matrix = next(t for _, t in named if t.ndim == 2)
+        if matrix.shape[0]:
+            registers = list(matrix.shape)
+            for _, tensor in named:
+                registers += tensor.stride()
+            registration.launch(kernel.address, [t for _, t in named], registers)
+
+    def _make(
+        self,
+        outputs: dict[str, Tensor],
+        inputs: dict[str, Tensor],
+        options: tuple[tuple[str, Any], ...],
+    ) -> Kernel | None:
+        registers = ["rows", "n"]
+        places = []
+        for name, tensor in (*outputs.items(), *inputs.items()):
+            own = [f"{name}_{axis}" for axis in range(tensor.ndim)]
+            registers += own
+            places.append(place(sizes(registers[: tensor.ndim]), own, _layout(tensor)))
+        compute = next(t.dtype for t in inputs.values() if t.is_floating_point())
+        request = KernelRequest(
+            "rows",
+            self.op,
+            tuple(Operand(n, t.dtype, _layout(t)) for n, t in outputs.items()),
+            tuple(Operand(n, t.dtype, _layout(t)) for n, t in inputs.items()),
+            (),
+            options,
+            compute,
+            (2,),
+        )
+        if not supported(request):
+            return None
+        count = len(outputs)
+        indices = frozenset(n for n, t in inputs.items() if not t.is_floating_point())
+        return build(
+            request,
+            self.formula,
+            places[count:],
+            places[:count],
+            registers,
+            dict(options),
+            indices,
+        )
+
+
+def _layout(tensor: Tensor) -> Layout:
+    step = tensor.stride(-1)
+    return "contiguous" if step == 1 else "broadcast" if step == 0 else "strided"
+
+
+def _rows(tensor: Tensor, dim: int) -> Tensor:
+    """``[rows, n]`` with ``n`` along ``dim``: a view when strides allow, else a copy."""
+    if tensor.ndim == 0:
+        return tensor.reshape(1, 1)
+    moved = tensor.movedim(dim, -1)
+    return moved.reshape(-1, tensor.shape[dim])
+
+
+def _unrows(rows: Tensor, like: Tensor, dim: int) -> Tensor:
+    if like.ndim == 0:
+        return rows.reshape(())
+    return rows.reshape(like.movedim(dim, -1).shape).movedim(-1, dim)
+
+
+def _same_shape(
+    kernels: RowKernels, operands: dict[str, Tensor], dim: int, dtype: torch.dtype
+) -> Tensor:
+    first = next(iter(operands.values()))
+    matrices = {name: _rows(t, dim) for name, t in operands.items()}
+    matrix = next(iter(matrices.values()))
+    out = torch.empty(matrix.shape, dtype=dtype, device=first.device)
+    if matrix.shape[1]:
+        kernels.run({"out": out}, matrices)
+    return _unrows(out, first, dim)
+
+
+def _softmax_family() -> None:
+    for name, forward in (("_softmax", nn.softmax), ("_log_softmax", nn.log_softmax)):
+        kernels = RowKernels.of(f"aten::{name}", lambda self, fn=forward: fn(self, axis=-1))
+
+        def run(
+            self: Tensor, dim: int, half_to_float: bool, kernels: RowKernels = kernels
+        ) -> Tensor:
+            dtype = torch.float32 if half_to_float else self.dtype
+            return _same_shape(kernels, {"self": self}, dim, dtype)
+
+        registration.python_kernel(f"aten::{name}")(run)
+
+    def softmax_backward(grad: Value, output: Value) -> Value:
+        weighted = grad * output
+        return weighted - output * np.sum(weighted, axis=-1, keepdims=True)
+
+    def log_softmax_backward(grad: Value, output: Value) -> Value:
+        return grad - np.exp(output) * np.sum(grad, axis=-1, keepdims=True)
+
+    for name, backward in (
+        ("_softmax_backward_data", softmax_backward),
+        ("_log_softmax_backward_data", log_softmax_backward),
+    ):
+        kernels = RowKernels.of(f"aten::{name}", backward)
+
+        def run_backward(
+            grad_output: Tensor,
+            output: Tensor,
+            dim: int,
+            input_dtype: torch.dtype,
+            kernels: RowKernels = kernels,
+        ) -> Tensor:
+            operands = {"grad": grad_output, "output": output}
+            return _same_shape(kernels, operands, dim, input_dtype)
+
+        registration.python_kernel(f"aten::{name}")(run_backward)
+
+
+def _pick(self: Value, target_row: Value, ignore_index: int) -> tuple[Value, Value]:
+    """Per row: minus the element at ``target``, and 1; both 0 where the target is ignored."""
+    target = np.astype(target_row, np.int32)
+    keep = target != ignore_index
+    found = lax.iota(self.shape, 1) == np.expand_dims(target, 1)
+    picked = np.sum(np.where(found, self, 0.0), axis=1)
+    return np.where(keep, -picked, 0.0), np.where(keep, 1.0, 0.0)
+
+
+def _spread(grad_row: Value, target_row: Value, like: Value, ignore_index: int) -> Value:
+    """Minus ``grad`` at the target's position, 0 elsewhere and in ignored rows."""
+    target = np.expand_dims(np.astype(target_row, np.int32), 1)
+    positions = lax.iota(like.shape, 1)
+    grad = np.expand_dims(-grad_row, 1)
+    return np.where((positions == target) & (target != ignore_index), grad, 0.0 * grad)
+
+
+def _matrix(self: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    return (self, target) if self.ndim == 2 else (self.unsqueeze(0), target.reshape(1))
+
+
+def _nll_loss() -> None:
+    picks = RowKernels.of("aten::nll_loss_forward", _pick)
+    spreads = RowKernels.of("aten::nll_loss_backward", _spread)
+
+    def forward(
+        self: Tensor,
+        target: Tensor,
+        weight: Tensor | None,
+        reduction: int,
+        ignore_index: int,
+    ) -> tuple[Tensor, Tensor]:
+        rows, targets = _matrix(self, target)
+        picked = torch.empty(rows.shape[0], dtype=self.dtype, device=self.device)
+        keep = torch.empty_like(picked)
+        options = (("ignore_index", ignore_index),)
+        picks.run({"picked": picked, "keep": keep}, {"self": rows, "target_row": targets}, options)
+        if weight is not None:
+            keep = keep * weight[targets.clamp(min=0)]
+            picked = picked * keep
+        if reduction == _NONE:
+            return picked.reshape(target.shape), torch.zeros(
+                (), dtype=self.dtype, device=self.device
+            )
+        total = keep.sum()
+        loss = picked.sum()
+        return (loss / total if reduction == _MEAN else loss), total
+
+    def backward(
+        grad_output: Tensor,
+        self: Tensor,
+        target: Tensor,
+        weight: Tensor | None,
+        reduction: int,
+        ignore_index: int,
+        total_weight: Tensor,
+    ) -> Tensor:
+        rows, targets = _matrix(self, target)
+        grad = grad_output / total_weight if reduction == _MEAN else grad_output
+        if weight is not None:
+            grad = grad * weight[targets.clamp(min=0)]
+        out = torch.empty(rows.shape, dtype=self.dtype, device=self.device)
+        spreads.run(
+            {"out": out},
+            {
+                "grad_row": grad.reshape(-1).expand(rows.shape[0]),
+                "target_row": targets,
+                "like": rows,
+            },
+            (("ignore_index", ignore_index),),
+        )
+        return out.reshape(self.shape)
+
+    registration.python_kernel("aten::nll_loss_forward")(forward)
+    registration.python_kernel("aten::nll_loss_backward")(backward)
+
+
+def register() -> None:
+    """Registers the softmax family and the negative log-likelihood loss."""
+    _softmax_family()
+    _nll_loss()
+
+
+__all__: Sequence[str] = ("RowKernels", "register")
