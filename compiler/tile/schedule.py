@@ -174,9 +174,28 @@ class Conflicts:
             tile,
         )
 
-    def candidates(self, first: int, second: int) -> bool:
-        """Whether instructions with these ids can conflict at all, in whatever iterations."""
-        return bool(self._tiles(first, second) or self._hbm(first, second))
+    def rivals(self) -> dict[int, list[int]]:
+        """For every id the ids, on any queue, that can conflict with it in some iteration."""
+        near = {
+            name: [n for n, other in self.tiles.items() if _near(tile, other)]
+            for name, tile in self.tiles.items()
+        }
+        touching: dict[str, list[tuple[int, bool]]] = {}
+        for number, regions in self.regions.items():
+            for region in regions:
+                touching.setdefault(region.owner, []).append((number, region.writes))
+        return {
+            number: sorted(
+                {
+                    other
+                    for region in regions
+                    for owner in near.get(region.owner, (region.owner,))
+                    for other, writes in touching.get(owner, ())
+                    if writes or region.writes
+                }
+            )
+            for number, regions in self.regions.items()
+        }
 
     def _tiles(self, first: int, second: int) -> list[tuple[Region, Region]]:
         key = (first, second)
@@ -186,7 +205,7 @@ class Conflicts:
                 for a in self.regions[first]
                 for b in self.regions[second]
                 if a.tile is not None and b.tile is not None and (a.writes or b.writes)
-                if _may_share(a, b)
+                if a.tile.memory == b.tile.memory
             ]
         return self._tile_pairs[key]
 
@@ -272,14 +291,15 @@ def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
     return max(a[0], b[0]) < min(a[1], b[1])
 
 
-def _may_share(a: Region, b: Region) -> bool:
-    assert a.tile is not None and b.tile is not None
-    if a.tile.memory != b.tile.memory:
+def _near(tile: Tile, other: Tile) -> bool:
+    """Whether two tiles have bytes in common, in whatever copies; unplaced ones have none."""
+    if tile.name == other.name:
+        return True
+    if tile.memory != other.memory or tile.address is None or other.address is None:
         return False
-    copies = [(m, n) for m in range(a.tile.copies) for n in range(b.tile.copies)]
-    return any(
-        _share(a, {a.owner: m}, b, {b.owner: n}) for m, n in copies if a.owner != b.owner or m == n
-    )
+    low, other_low = tile.address[1], other.address[1]
+    high, other_high = (t.copies * t.free_bytes for t in (tile, other))
+    return _overlap((low, low + high), (other_low, other_low + other_high))
 
 
 def _share(
@@ -342,15 +362,10 @@ class _Search:
         self.barrier: dict[str, int] = {}
         self.copies: dict[str, int] = {s.tile.name: 0 for s in kernel.body if isinstance(s, Alloc)}
         self.time = 0
-        everything = [s for s in walk(kernel.body) if isinstance(s, Instruction)]
+        queues = {s.id: isa.queue(s) for s in walk(kernel.body) if isinstance(s, Instruction)}
         self.rivals = {
-            second.id: [
-                first.id
-                for first in everything
-                if isa.queue(first) != isa.queue(second)
-                and self.conflicts.candidates(first.id, second.id)
-            ]
-            for second in everything
+            number: [other for other in others if queues[other] != queues[number]]
+            for number, others in self.conflicts.rivals().items()
         }
 
     def run(self) -> dict[int, set[int]]:
