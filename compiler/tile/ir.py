@@ -312,6 +312,22 @@ class TileProgram:
     registers: tuple[str, ...] = ()
     arena_bytes: int = 0
 
+    def __str__(self) -> str:
+        from trnx.compiler.tile.text import program_text
+
+        return program_text(self, sources=True)
+
+    def __repr__(self) -> str:
+        return (
+            f"<TileProgram {self.name} for {self.target}: {len(self.kernels)} kernels, "
+            f"{len(self.calls)} calls>"
+        )
+
+    def _repr_html_(self) -> str:
+        from trnx.compiler.tile.text import program_html
+
+        return program_html(self)
+
 
 def row_major(shape: tuple[Index, ...]) -> tuple[Span, ...]:
     """Spans of a dense row-major array of ``shape``."""

@@ -26,8 +26,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
 from trnx.compiler.tile import isa
 from trnx.compiler.tile.expr import Expr, Index
@@ -51,6 +51,7 @@ from trnx.compiler.tile.ir import (
     TileAccess,
     TileProgram,
 )
+from trnx.core.display import listing_html
 from trnx.core.dtypes import short_name
 from trnx.core.source import Source
 
@@ -62,17 +63,40 @@ KEYWORDS: Final = frozenset(
 BARE_KINDS: Final = ("alu", "activation", "enum")
 """Attribute kinds whose strings are written without quotes."""
 
+Note: TypeAlias = Callable[[Source], str]
+"""What a comment says about the user's line."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.']*\Z")
 
 
 def program_text(program: TileProgram, *, sources: bool = False) -> str:
     """The text of ``program``; ``sources`` adds the user's line as a comment where it changes."""
-    return "\n".join(_program(program, sources)) + "\n"
+    return "\n".join(_program(program, str if sources else None)) + "\n"
 
 
 def kernel_text(kernel: Kernel, *, sources: bool = False) -> str:
     """The text of one kernel, as inside a program, numbered 0."""
-    return "\n".join(_kernel(kernel, 0, sources)) + "\n"
+    return "\n".join(_kernel(kernel, 0, str if sources else None)) + "\n"
+
+
+def program_html(program: TileProgram) -> str:
+    """The text of ``program`` as HTML, with the user's line above the instructions it made."""
+    found: list[Source] = []
+
+    def mark(source: Source) -> str:
+        found.append(source)
+        return f"\x00{len(found) - 1}"
+
+    lines: list[tuple[str, Source | None]] = []
+    above: Source | None = None
+    for line in _program(program, mark):
+        body, _, number = line.partition("# \x00")
+        if number:
+            above = found[int(number)]
+        else:
+            lines.append((body, above))
+            above = None
+    return listing_html(lines)
 
 
 def name_text(name: str) -> str:
@@ -84,7 +108,7 @@ def _indent(lines: Iterator[str]) -> Iterator[str]:
     return (f"  {line}" for line in lines)
 
 
-def _program(program: TileProgram, sources: bool) -> Iterator[str]:
+def _program(program: TileProgram, sources: Note | None) -> Iterator[str]:
     header = f"tile program {name_text(program.name)} target={name_text(program.target)}"
     if program.registers:
         header += f" registers({', '.join(map(name_text, program.registers))})"
@@ -127,7 +151,7 @@ def _call(call: KernelCall | HostCall) -> str:
     return text
 
 
-def _kernel(kernel: Kernel, number: int, sources: bool) -> Iterator[str]:
+def _kernel(kernel: Kernel, number: int, sources: Note | None) -> Iterator[str]:
     params = ", ".join(_param(p) for p in kernel.params)
     registers = f" registers({', '.join(kernel.registers)})" if kernel.registers else ""
     yield f"kernel {number} {name_text(kernel.name)}({params}){registers} {{"
@@ -139,12 +163,14 @@ def _param(param: Param) -> str:
     return f"{_shaped(param.name, param.dtype, param.shape, param.strides)} {param.role}"
 
 
-def _body(body: Sequence[Statement], sources: bool, last: list[Source | None]) -> Iterator[str]:
+def _body(
+    body: Sequence[Statement], sources: Note | None, last: list[Source | None]
+) -> Iterator[str]:
     for statement in body:
         if isinstance(statement, Instruction):
             if sources and statement.source is not None and statement.source != last[0]:
                 last[0] = statement.source
-                yield f"# {statement.source}"
+                yield f"# {sources(statement.source)}"
             yield instruction_text(statement)
         elif isinstance(statement, Alloc):
             tile = statement.tile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import html
 import re
 from dataclasses import dataclass
 
@@ -25,12 +26,14 @@ from trnx.core import (
     fingerprint,
     literal,
     make_aval,
+    name_scope,
     parse_program,
     program_text,
     register_param_type,
     source_text,
     trace_program,
 )
+from trnx.core.display import listing_html
 from trnx.core.printing import RESERVED, literal_text, variable_names
 from trnx.core.program import Atom, Equation, Literal, Var
 from trnx.ops import functions as op
@@ -254,13 +257,26 @@ def test_annotations_are_comments() -> None:
     assert equal(parse_program(text), program)
 
 
-def test_html_shows_lines_on_hover() -> None:
+def test_html_shows_the_users_line_once_above_its_equations() -> None:
     def loss(x):
-        return [op.exp(x)]
+        with name_scope("block1"):
+            y = op.exp(op.exp(x))
+        return [op.exp(y)]
 
     page = trace_program(loss, [make_aval((2,), "f32")], "loss")._repr_html_()
-    assert re.search(r'<span title="test_text\.py:\d+ \(loss\)">  b: f32\[2\] = exp a</span>', page)
-    assert "\x00" not in page
+    notes = re.findall(r"<b [^>]*># (.*)</b>", page)
+    assert len(notes) == 2
+    assert re.fullmatch(
+        r"test_text\.py:\d+ \(loss\) block1   y = op\.exp\(op\.exp\(x\)\)", notes[0]
+    )
+    assert re.fullmatch(r"test_text\.py:\d+ \(loss\)   return \[op\.exp\(y\)\]", notes[1])
+    text = re.sub(r"<[^>]*>", "", re.sub(r" *<b .*</b>\n", "", page))
+    assert html.unescape(text) == str(trace_program(loss, [make_aval((2,), "f32")], "loss"))
+
+
+def test_html_counts_the_lines_it_leaves_out() -> None:
+    page = listing_html([(f"line <{i}>", None) for i in range(5)], limit=2)
+    assert "line &lt;1&gt;\n… 3 more lines" in page and "line &lt;2&gt;" not in page
 
 
 def test_invalid_program_still_prints() -> None:

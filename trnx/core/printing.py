@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import html
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +22,7 @@ import numpy as np
 from trnx.core import dtypes
 from trnx.core.avals import Aval
 from trnx.core.dims import Dim, DimVar
+from trnx.core.display import listing_html
 from trnx.core.errors import TraceError, message
 from trnx.core.program import (
     Annotation,
@@ -34,6 +34,7 @@ from trnx.core.program import (
     array_digest,
     dim_variables,
 )
+from trnx.core.source import Source
 
 _INDENT = "  "
 _DIGEST_LENGTH = 12
@@ -235,15 +236,23 @@ def equation_text(equation: Equation) -> str:
 
 
 def program_html(program: Program) -> str:
-    """The text of a program as HTML: each equation shows the user's line on hover."""
-    marker = "\x00"
-    text = program_text(program, annotate=lambda equation: marker + str(equation.source))
-    lines = []
-    for line in text.split("\n"):
-        body, _, source = line.partition(f"  # {marker}")
-        title = f' title="{html.escape(source)}"' if source else ""
-        lines.append(f"<span{title}>{html.escape(body)}</span>")
-    return '<pre style="line-height: 1.3">' + "\n".join(lines) + "</pre>"
+    """The text of a program as HTML, with the user's line above the equations it made."""
+    return listing_html(annotated_lines(program))
+
+
+def annotated_lines(program: Program) -> list[tuple[str, Source | None]]:
+    """The lines of a program's text, each with the source of its equation."""
+    sources: list[Source] = []
+
+    def mark(equation: Equation) -> str:
+        sources.append(equation.source)
+        return f"\x00{len(sources) - 1}"
+
+    lines: list[tuple[str, Source | None]] = []
+    for line in program_text(program, annotate=mark).split("\n"):
+        body, _, number = line.partition("  # \x00")
+        lines.append((body, sources[int(number)] if number else None))
+    return lines
 
 
 def source_text(program: Program) -> str:
