@@ -370,3 +370,13 @@ def test_error_text(name: str) -> None:
         call()
     text = str(caught.value)
     assert len(text) < 400 and "test_numpy.py:" in text and text.endswith(".")
+
+
+def test_python_ints_of_64_bits() -> None:
+    """A Python int takes the width of the array beside it, and raises where it has none."""
+    wide = tnp.asarray(np.array([1, 2], np.int64)) + 2**40
+    np.testing.assert_array_equal(np.asarray(wide), [2**40 + 1, 2**40 + 2])
+    with pytest.raises(OverflowError, match="does not fit into i32"):
+        tnp.ones(2, tnp.int32) + 2**40
+    with pytest.raises(OverflowError, match="does not fit"):
+        tnp.asarray(2**40)

@@ -33,6 +33,7 @@ Array: TypeAlias = Any
 Shape: TypeAlias = tuple[Size, ...]
 
 _NUMBERS = (bool, int, float, complex)
+_WEAK_INTEGER = Aval((), dtypes.int32, True)
 
 
 def is_operand(x: Any) -> bool:
@@ -41,8 +42,8 @@ def is_operand(x: Any) -> bool:
 
 
 def type_of(x: ArrayLike) -> Aval:
-    """The type of an operand; a symbolic size counts as a weak integer."""
-    return Aval((), dtypes.int32, True) if isinstance(x, Dim) else aval_of(x)
+    """The type of an operand; a Python int (of any size) and a symbolic size are weak integers."""
+    return _WEAK_INTEGER if type(x) is int or isinstance(x, Dim) else aval_of(x)
 
 
 def types_text(operands: Sequence[ArrayLike]) -> str:

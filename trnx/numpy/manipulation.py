@@ -339,7 +339,11 @@ def roll(x: ArrayLike, shift: int, axis: int | None = None) -> Array:
         return op.reshape(roll(ravel(x), shift, 0), aval.shape)
     number = normal_axis("roll", axis, aval)
     total = aval.shape[number]
-    cut = (total - operator.index(shift)) % total if not structurally_equal(total, 0) else 0
+    cut: Size = -operator.index(shift)
+    if isinstance(total, Dim):  # the bounds must show that the shift is shorter than the axis
+        cut = cut if shift <= 0 else total - shift
+    else:
+        cut = cut % total if total else 0
     if structurally_equal(cut, 0):
         return as_operand(x)
     parts = [op.slice_axis(x, cut, total, number), op.slice_axis(x, 0, cut, number)]
