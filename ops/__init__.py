@@ -7,9 +7,12 @@ if __name__ != "trnx.ops":
     )
 
 from trnx.ops import cast as cast
+from trnx.ops import checkpoint as checkpoint
 from trnx.ops import compare as compare
+from trnx.ops import cond as cond
 from trnx.ops import contract as contract
 from trnx.ops import create as create
+from trnx.ops import custom as custom
 from trnx.ops import elementwise as elementwise
 from trnx.ops import functions as functions
 from trnx.ops import index as index
@@ -17,4 +20,6 @@ from trnx.ops import integer as integer
 from trnx.ops import movement as movement
 from trnx.ops import random as random
 from trnx.ops import reduce as reduce
+from trnx.ops import scan as scan
 from trnx.ops import select as select
+from trnx.ops import while_loop as while_loop

@@ -332,15 +332,20 @@ def elementwise(
     return primitive
 
 
-def unary(name: str, doc: str, **options: Any) -> Primitive:
+def unary(
+    name: str,
+    doc: str,
+    *,
+    domain: tuple[float, float] | None = None,
+    depth: int = 2,
+    **options: Any,
+) -> Primitive:
     """Declare an elementwise primitive of one operand; see :func:`elementwise`.
 
     `domain` is the value range of the operand in tests.
     """
-    domain = options.pop("domain", None)
-    if domain is not None:
-        options["ranges"] = (domain,)
-    return elementwise(name, doc, 1, depth=2, **options)
+    ranges = None if domain is None else (domain,)
+    return elementwise(name, doc, 1, ranges=ranges, depth=depth, **options)
 
 
 def binary(name: str, doc: str, **options: Any) -> Primitive:

@@ -1,4 +1,4 @@
-"""What primitives that carry programs share: taking operands apart, new programs from old, costs."""
+"""What primitives that carry programs share: parts of operands, programs from programs, costs."""
 
 from __future__ import annotations
 
@@ -98,6 +98,16 @@ def check_inputs(name: str, what: str, avals: Sequence[Aval], wanted: Sequence[A
             )
 
 
+def fixed_point(find: Any, flags: Flags) -> Any:
+    """``find(flags) -> (result, flags after one iteration)`` until no more flags get set."""
+    while True:
+        result, found = find(flags)
+        merged = either(flags, found)
+        if merged == flags:
+            return result, flags
+        flags = merged
+
+
 # ---------------------------------------------------------------- programs from programs
 def permuted(program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Program:
     """The program with inputs and outputs in another order, given by their old positions."""
@@ -114,6 +124,26 @@ def _permuted(program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...
         inputs=[program.inputs[i] for i in inputs],
         outputs=[program.outputs[i] for i in outputs],
     )
+
+
+def interleaved(
+    program: Program,
+    inputs: Sequence[int],
+    more_inputs: Sequence[int],
+    outputs: Sequence[int],
+    more_outputs: Sequence[int],
+) -> Program:
+    """A program with groups (a, b, c, a', b', c') of inputs as (a, a', b, b', c, c')."""
+    return permuted(program, _zipped(inputs, more_inputs), _zipped(outputs, more_outputs))
+
+
+def _zipped(counts: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
+    order: list[int] = []
+    first, second = 0, sum(counts)
+    for a, b in zip(counts, more, strict=True):
+        order += [*range(first, first + a), *range(second, second + b)]
+        first, second = first + a, second + b
+    return tuple(order)
 
 
 @cached_by_program

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trnx.core import Aval, DTypeError, Linear, dtypes, message
+from trnx.core import Aval, DTypeError, Linear, Primitive, dtypes, message
 from trnx.ops import functions as op
 from trnx.ops._factories import (
     COMPLEX,
@@ -263,12 +263,10 @@ def _ceil_composite(x: Array) -> Array:
 
 
 # ---------------------------------------------------------------- exp, log, roots
-def _function(name: str, doc: str, reference: Callable[..., Any], **options: Any) -> Any:
+def _function(name: str, doc: str, reference: Callable[..., Any], **options: Any) -> Primitive:
     """A transcendental function of a float."""
     options = {"tolerance": FUNCTION, "grad_order": 2, "transcendental": True, **options}
-    primitive = unary(name, doc, accepts=FLOAT, reference=reference, **options)
-    primitive.file = "ops/elementwise.py"
-    return primitive
+    return unary(name, doc, accepts=FLOAT, reference=reference, depth=3, **options)
 
 
 exp_p = _function("exp", "Exponential.", wide(np.exp), domain=(-4.0, 4.0))

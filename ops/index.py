@@ -71,7 +71,7 @@ def in_range(indices: Array, size: Size) -> Array:
     return op.bitwise_and(op.ge(indices, 0), op.le(indices, _last(size)))
 
 
-def _int_case(*shapes: tuple[int, ...], axis: int, high: int, **params: Any) -> list[OpCase]:
+def _int_case(*shapes: tuple[int, ...], axis: int, high: int) -> list[OpCase]:
     """Cases whose second operand holds indices, some out of range on both sides."""
     ranges = (None, (-2.0, high + 2.0), None)[: len(shapes)]
     return [

@@ -170,7 +170,6 @@ def _index_reduction(
         tests=TestRecord(cases, REAL + BOOL),
         not_needed={"transpose": NO_DERIVATIVE},
     )
-    primitive.file = "ops/reduce.py"
     primitive.def_jvp(None)
 
     @primitive.def_vmap

@@ -51,8 +51,9 @@ from trnx.ops._programs import (
     case_of,
     check_inputs,
     dependent,
-    either,
+    fixed_point,
     hoist,
+    interleaved,
     joined,
     nonzero,
     of_type,
@@ -183,16 +184,6 @@ def _reference(
 
 
 # ---------------------------------------------------------------- derivatives
-def _fixed_point(find: Any, flags: Flags) -> Any:
-    """``find(flags) -> (result, flags after one iteration)`` until no more flags get set."""
-    while True:
-        result, found = find(flags)
-        merged = either(flags, found)
-        if merged == flags:
-            return result, flags
-        flags = merged
-
-
 @scan_p.def_jvp_all
 def _jvp(
     ctx: Any,
@@ -215,8 +206,8 @@ def _jvp(
         derived, flags = ctx.jvp(body, (*const_flags, *carry, *x_flags), (*carry, *(False,) * ys))
         return (derived, flags[layout.carries :]), flags[: layout.carries]
 
-    (derived, y_flags), carry_flags = _fixed_point(find, nonzero(init_t))
-    both = _interleaved(
+    (derived, y_flags), carry_flags = fixed_point(find, nonzero(init_t))
+    both = interleaved(
         derived,
         (layout.consts, layout.carries, len(xs)),
         (sum(const_flags), sum(carry_flags), sum(x_flags)),
@@ -237,26 +228,6 @@ def _jvp(
     outs = [*last, *stacked]
     avals = [aval_of(out) for out in outs]
     return outs, place([*last_t, *stacked_t], (*carry_flags, *y_flags), avals)
-
-
-def _interleaved(
-    program: Program,
-    inputs: Sequence[int],
-    more_inputs: Sequence[int],
-    outputs: Sequence[int],
-    more_outputs: Sequence[int],
-) -> Program:
-    """A program with groups (a, b, c, a', b', c') of inputs as (a, a', b, b', c, c')."""
-    return permuted(program, _zipped(inputs, more_inputs), _zipped(outputs, more_outputs))
-
-
-def _zipped(counts: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
-    order: list[int] = []
-    first, second = 0, sum(counts)
-    for a, b in zip(counts, more, strict=True):
-        order += [*range(first, first + a), *range(second, second + b)]
-        first, second = first + a, second + b
-    return tuple(order)
 
 
 @scan_p.def_linearize
@@ -281,40 +252,41 @@ def _linearize(
         parts = ctx.linearize(body, (*const_flags, *carry, *x_flags), (*carry, *(False,) * ys))
         return (parts, parts.out_nonzero[layout.carries :]), parts.out_nonzero[: layout.carries]
 
-    (parts, y_flags), carry_flags = _fixed_point(find, nonzero(init_t))
+    (parts, y_flags), carry_flags = fixed_point(find, nonzero(init_t))
     plan = _plan_residuals(parts.forward, parts.residual_inputs, layout, ys)
     known = eval_program(plan.outer, consts)
-    options = {"length": length, "reverse": reverse, "unroll": unroll}
+    options: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll}
     results = bind(count, [*known, *consts], init, xs, body=plan.forward, **options)
     outs, stacked = split(results, layout.carries + ys)
     avals = [aval_of(out) for out in outs]
     if not any((*carry_flags, *y_flags)):
         return outs, [Zero(aval.strong()) for aval in avals]
-    fixed: list[Any] = []
-    moving: list[Any] = []
-    order_fixed: list[int] = []
-    order_moving: list[int] = []
-    for index, (kind, number) in enumerate(plan.places):
-        source = {"const": consts, "known": known, "x": xs, "y": outs, "new": stacked}
-        is_fixed = kind in ("const", "known", "literal")
-        value = (
-            scalar_of(parts.forward.outputs[number]) if kind == "literal" else source[kind][number]
-        )
-        (fixed if is_fixed else moving).append(value)
-        (order_fixed if is_fixed else order_moving).append(index)
-    start = len(plan.places)
-    const_t, carry_t, x_t = split(range(start, len(parts.linear.inputs)),
-                                  sum(const_flags), sum(carry_flags))  # fmt: skip
+    literals = [scalar_of(a) if isinstance(a, Literal) else None for a in parts.forward.outputs]
+    sources = {
+        "const": consts,
+        "known": known,
+        "literal": literals,
+        "x": xs,
+        "y": outs,
+        "new": stacked,
+    }
+    values = [sources[kind][number] for kind, number in plan.places]
+    is_fixed = [kind in ("const", "known", "literal") for kind, _ in plan.places]
+    changing = [not flag for flag in is_fixed]
+    residuals = range(len(values))
+    const_in, carry_in, x_in = split(
+        range(len(values), len(parts.linear.inputs)), sum(const_flags), sum(carry_flags)
+    )
     linear = permuted(
         parts.linear,
-        (*order_fixed, *const_t, *carry_t, *order_moving, *x_t),
+        (*pick(residuals, is_fixed), *const_in, *carry_in, *pick(residuals, changing), *x_in),
         tuple(range(len(parts.linear.outputs))),
     )
     found = bind(
         count,
-        [*fixed, *pick(consts_t, const_flags)],
+        [*pick(values, is_fixed), *pick(consts_t, const_flags)],
         [as_array(t) for t in pick(init_t, carry_flags)],
-        [*moving, *pick(xs_t, x_flags)],
+        [*pick(values, changing), *pick(xs_t, x_flags)],
         body=linear,
         **options,
     )
@@ -397,7 +369,7 @@ def _transpose(
     last_cts, y_cts = layout.outputs(cts)
     const_flags, x_flags = _linear(consts), _linear(xs)
     carry_flags = _linear_carries(body, layout, const_flags, _linear(init), x_flags)
-    options = {"length": length, "unroll": unroll}
+    options: dict[str, Any] = {"length": length, "unroll": unroll}
     fixed_consts = [x for x in consts if not isinstance(x, Linear)]
     fixed_xs = [x for x in xs if not isinstance(x, Linear)]
     linear_xs = x_flags
@@ -417,7 +389,7 @@ def _transpose(
         parts = [tuple(part) for part in split(flags, sum(const_flags), carries)]
         return (derived, *parts), parts[1]
 
-    (derived, const_ct, carry_ct, x_ct), given = _fixed_point(find, nonzero(last_cts))
+    (derived, const_ct, carry_ct, x_ct), given = fixed_point(find, nonzero(last_cts))
     sums = tuple(pick(pick(body.in_avals[: layout.consts], const_flags), const_ct))
     fixed_counts = (len(fixed_consts), len(fixed_xs))
     backward = _backward_body(derived, sums, given, carry_ct, fixed_counts)
@@ -451,7 +423,7 @@ def _linear_carries(body: Program, layout: _Layout, consts: Flags, init: Flags, 
     def find(carry: Flags) -> tuple[None, Flags]:
         return None, dependent(body, (*consts, *carry, *xs))[: layout.carries]
 
-    return tuple(_fixed_point(find, init)[1])
+    return tuple(fixed_point(find, init)[1])
 
 
 @cached_by_program
@@ -538,7 +510,7 @@ def _vmap(
     **params: Any,
 ) -> tuple[list[Array], list[int | None]]:
     layout = _layout(params)
-    options = {"length": length, "reverse": reverse, "unroll": unroll}
+    options: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll}
     if layout.bounded and dims[0] is not None:
         # Every example has its own number of iterations: all run all, behind masks.
         (count, *consts), init, xs = split(args, 1 + layout.consts, layout.carries)
@@ -565,7 +537,7 @@ def _vmap(
         batched, out_dims = ctx.vmap(body, size, in_dims, (*carry, *(False,) * ys))
         return (batched, out_dims[layout.carries :]), _mapped(out_dims[: layout.carries])
 
-    (batched, y_dims), carry_flags = _fixed_point(find, _mapped(init_dims))
+    (batched, y_dims), carry_flags = fixed_point(find, _mapped(init_dims))
     results = bind(
         count,
         [x if d is None else ctx.move(x, d, 0) for x, d in zip(consts, const_dims, strict=True)],

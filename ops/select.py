@@ -45,7 +45,7 @@ def _reference(predicate: NumpyArray, on_true: NumpyArray, on_false: NumpyArray)
     return np.where(predicate, on_true, on_false)
 
 
-def _dtypes(*values: np.dtype[Any]) -> tuple[OpCase, ...]:
+def _cases(*values: np.dtype[Any]) -> tuple[OpCase, ...]:
     full, none = (3, 4), ()
     shapes = [
         (full, full, full), (none, full, full), (full, none, full), (full, full, none),
@@ -62,7 +62,7 @@ select_p = Primitive(
     doc="Elements of the second operand where the first (bool) holds, else of the third.",
     reference=_reference,
     tests=TestRecord(
-        _dtypes(*[t for t in ANY if t not in dtypes.FLOAT8]), (dtypes.float64,), grad_order=2
+        _cases(*[t for t in ANY if t not in dtypes.FLOAT8]), (dtypes.float64,), grad_order=2
     ),
 )
 select_p.def_jvp(

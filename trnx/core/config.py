@@ -138,6 +138,15 @@ disable_jit = Option(
 debug_nans = Option(
     "debug_nans", "TRNX_DEBUG_NANS", bool, False, "Raise when an operation makes a NaN."
 )
+pad_fill = Option(
+    "pad_fill",
+    "TRNX_PAD_FILL",
+    str,
+    "",
+    "Fill the padding of bucketed inputs: nan, inf (integers: smallest) or -inf (largest); "
+    "empty leaves garbage.",
+    choices=("", "nan", "inf", "-inf"),
+)
 traceback_filter = Option(
     "traceback_filter", "TRNX_TRACEBACK_FILTER", bool, True, "Hide trnx frames in tracebacks."
 )

@@ -15,6 +15,7 @@ Grammar (white space and ``# comments`` separate tokens; ``#`` directly before a
     param    = NAME "=" value
     value    = sum | "None" | "True" | "False" | STRING | DTYPE | aval | program
              | "(" [value {"," value}] ")" | NAME "." NAME | NAME "(" [param {"," param}] ")"
+             | "<" STRING ">"                               a name that stands for a user's rule
     sum      = product {("+" | "-") product}           sizes: ints and names of the dims header
     product  = factor {("*" | "//" | "%") factor}
 
@@ -39,7 +40,17 @@ from trnx.core.dims import Dim, Size, dim
 from trnx.core.errors import ParseError
 from trnx.core.primitive import primitives
 from trnx.core.printing import param_types
-from trnx.core.program import Atom, Equation, Literal, Params, Program, Var, array_digest, literal
+from trnx.core.program import (
+    Annotation,
+    Atom,
+    Equation,
+    Literal,
+    Params,
+    Program,
+    Var,
+    array_digest,
+    literal,
+)
 
 _TOKEN = re.compile(
     r"""
@@ -346,6 +357,10 @@ class _Parser:
             return ast.literal_eval(token.text)
         if self.accept("("):
             return self.parenthesis()
+        if self.accept("<"):
+            name = ast.literal_eval(self.take("string"))
+            self.expect(">")
+            return Annotation(name)
         if token.kind == "name":
             return self.named()
         self.fail(f"expected a value but found {token.text or 'the end'!r}")

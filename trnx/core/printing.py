@@ -162,7 +162,7 @@ class _Printer:
             )
             return f"{type(value).__name__}({fields})"
         if isinstance(value, Annotation):
-            return f"<{value.name}>"
+            return f"<{value.name!r}>"
         if self.full_digests:
             raise TraceError(
                 message(

@@ -104,13 +104,13 @@ def _hash_of(value: Any) -> int:
     return hash(value)
 
 
+@dataclass(frozen=True)
 class Annotation:
-    """Base of parameter values that do not change what an equation computes.
+    """A parameter value that does not change what an equation computes.
 
-    A user's derivative rule is one. Text, fingerprints and the parser know only its name.
+    A user's derivative rule is one (a subclass). Text, fingerprints and :func:`equal` know only its
+    name; reading a text gives a bare Annotation, which keeps the name and has no rule.
     """
-
-    __slots__ = ()
 
     name: str
 
@@ -382,6 +382,8 @@ def equal(p: Program, q: Program) -> bool:
     def same_param(a: Any, b: Any) -> bool:
         if isinstance(a, Program) and isinstance(b, Program):
             return equal(a, b)
+        if isinstance(a, Annotation) and isinstance(b, Annotation):
+            return a.name == b.name
         if type(a) is tuple and type(b) is tuple:
             return len(a) == len(b) and all(map(same_param, a, b))
         return _same(a, b)

@@ -37,6 +37,7 @@ from trnx.core import (
 from trnx.core.dims import DimQuotient, variables
 from trnx.core.errors import DimError, TraceError, message
 from trnx.core.program import constants_to_inputs, dim_variables, sub_programs
+from trnx.core.program_cache import cached_by_program
 from trnx.core.source import current_source
 from trnx.core.tracing import current_trace, use_trace
 from trnx.ops import functions as op
@@ -127,6 +128,19 @@ class PadContext:
     def _quotient(self, atom: DimQuotient) -> Any:
         function = op.floor_divide if atom.operator == "//" else op.remainder
         return function(self.true_size(atom.numerator), self.true_size(atom.denominator))
+
+    def pad(self, program: Program) -> tuple[Program, list[Any]]:
+        """A sub-program in buffers, and the true sizes to pass to it.
+
+        Returns:
+            A static program that takes int32 scalars, the true sizes, and then the padded inputs;
+            and these scalars. A program without symbolic sizes comes back as it is.
+        """
+        names = tuple(variable.name for variable in dim_variables(program))
+        if not names:
+            return program, []
+        limits = tuple(sorted((name, self.buckets[name]) for name in names))
+        return _padded_inner(program, limits), [self._variables[name] for name in names]
 
     def mask(self, value: Any, shape: Sequence[Size], fill: Any) -> Any:
         """`value` with `fill` beyond the true sizes.
@@ -277,11 +291,17 @@ class Padded:
     true_in_shapes: tuple[Shape, ...]
     true_out_shapes: tuple[Shape, ...]
 
+    def in_shapes(self, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the valid part of the inputs for these true sizes."""
+        return _evaluated(self.true_in_shapes, sizes)
+
     def out_shapes(self, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
         """Shapes of the valid part of the outputs for these true sizes."""
-        return tuple(
-            tuple(evaluate(size, sizes) for size in shape) for shape in self.true_out_shapes
-        )
+        return _evaluated(self.true_out_shapes, sizes)
+
+
+def _evaluated(shapes: Sequence[Shape], sizes: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(evaluate(size, sizes) for size in shape) for shape in shapes)
 
 
 def pad_program(program: Program, buckets: Mapping[str, int]) -> Padded:
@@ -309,19 +329,8 @@ def pad_program(program: Program, buckets: Mapping[str, int]) -> Padded:
             raise DimError(message(f"Size {name} has no bucket", None, f"Give one for {name}"))
 
     def run(*values: Any) -> list[Any]:
-        count = len(closed.inputs)
-        context = PadContext(limits, dict(zip(names, values[count:], strict=True)))
-        trace = PadTrace(current_trace.get(), context, program.name)
-        try:
-            with use_trace(trace):
-                args = [
-                    value if aval.is_static else PadTracer(trace, value, aval)
-                    for value, aval in zip(values[:count], closed.in_avals, strict=True)
-                ]
-                outs = [trace.split(out)[0] for out in eval_program(closed, args)]
-        finally:
-            trace.end()
-        return outs
+        true_sizes = dict(zip(names, values[len(closed.inputs) :], strict=True))
+        return _run_padded(closed, values[: len(closed.inputs)], PadContext(limits, true_sizes))
 
     sizes = [Aval((), dtypes.int32)] * len(names)
     padded = trace_program(run, [*avals, *sizes], program.name)
@@ -334,3 +343,32 @@ def pad_program(program: Program, buckets: Mapping[str, int]) -> Padded:
         tuple(aval.shape for aval in program.in_avals),
         tuple(aval.shape for aval in program.out_avals),
     )
+
+
+def _run_padded(program: Program, buffers: Sequence[Any], context: PadContext) -> list[Any]:
+    """Output buffers of a program of symbolic sizes, under the current trace."""
+    trace = PadTrace(current_trace.get(), context, program.name)
+    try:
+        with use_trace(trace):
+            args = [
+                value if aval.is_static else PadTracer(trace, value, aval)
+                for value, aval in zip(buffers, program.in_avals, strict=True)
+            ]
+            return [trace.split(out)[0] for out in eval_program(program, args)]
+    finally:
+        trace.end()
+
+
+@cached_by_program
+def _padded_inner(program: Program, buckets: tuple[tuple[str, int], ...]) -> Program:
+    """The program with its true sizes as leading inputs, sorted by name, and padded others."""
+    limits = dict(buckets)
+    sizing = PadContext(limits, {})
+
+    def run(*values: Any) -> list[Any]:
+        true_sizes = dict(zip(limits, values[: len(limits)], strict=True))
+        return _run_padded(program, values[len(limits) :], PadContext(limits, true_sizes))
+
+    avals = [aval.with_shape(sizing.padded_shape(aval.shape)) for aval in program.in_avals]
+    sizes = [Aval((), dtypes.int32)] * len(limits)
+    return trace_program(run, [*sizes, *avals], program.name)

@@ -123,6 +123,27 @@ class VmapContext:
         """See :func:`vmap_program`."""
         return vmap_program(program, size, dims, out_mapped)
 
+    def vmap_function(
+        self,
+        function: Callable[..., Sequence[Any]],
+        args: Sequence[Any],
+        dims: Sequence[int | None],
+        size: Size,
+    ) -> tuple[list[Any], list[int | None]]:
+        """See :func:`vmap_flat`."""
+        return vmap_flat(function, args, dims, size)
+
+    def vmap_to_front(
+        self,
+        function: Callable[..., Sequence[Any]],
+        args: Sequence[Any],
+        dims: Sequence[int | None],
+        size: Size,
+    ) -> list[Any]:
+        """:func:`vmap_flat` with every result mapped, at axis 0."""
+        outs, axes = vmap_flat(function, args, dims, size)
+        return [self.to_front(out, axis, size) for out, axis in zip(outs, axes, strict=True)]
+
 
 def vmap_flat(
     function: Callable[..., Sequence[Any]],
