@@ -17,6 +17,7 @@ from trnx.core import (
     Aval,
     Cost,
     Linear,
+    NamedAnnotation,
     OpCase,
     Primitive,
     Program,
@@ -53,7 +54,7 @@ Array = Any
 
 
 @dataclass(frozen=True)
-class Policy(Annotation):
+class Policy(NamedAnnotation):
     """What a checkpoint may keep.
 
     Attributes:

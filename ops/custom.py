@@ -16,6 +16,7 @@ from trnx.core import (
     Annotation,
     Aval,
     Cost,
+    NamedAnnotation,
     OpCase,
     Primitive,
     Program,
@@ -49,7 +50,7 @@ from trnx.ops._programs import (
 Array = Any
 
 
-class JvpRule(Annotation):
+class JvpRule(NamedAnnotation):
     """A user's forward derivative, on flat values."""
 
     def jvp(
@@ -59,7 +60,7 @@ class JvpRule(Annotation):
         raise missing_rule(self.name)
 
 
-class PullBack(Annotation):
+class PullBack(NamedAnnotation):
     """A user's reverse derivative at a point, on flat values."""
 
     def cotangents(self, residuals: Sequence[Any], cts: Sequence[Any]) -> Sequence[Any]:
@@ -67,7 +68,7 @@ class PullBack(Annotation):
         raise missing_rule(self.name)
 
 
-class VjpRule(Annotation):
+class VjpRule(NamedAnnotation):
     """A user's reverse derivative, on flat values."""
 
     def forward(self, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], PullBack]:

@@ -60,6 +60,7 @@ from trnx.core.program import Annotation as Annotation
 from trnx.core.program import Atom as Atom
 from trnx.core.program import Equation as Equation
 from trnx.core.program import Literal as Literal
+from trnx.core.program import NamedAnnotation as NamedAnnotation
 from trnx.core.program import Params as Params
 from trnx.core.program import Program as Program
 from trnx.core.program import Var as Var

@@ -41,10 +41,10 @@ from trnx.core.errors import ParseError
 from trnx.core.primitive import primitives
 from trnx.core.printing import param_types
 from trnx.core.program import (
-    Annotation,
     Atom,
     Equation,
     Literal,
+    NamedAnnotation,
     Params,
     Program,
     Var,
@@ -360,7 +360,7 @@ class _Parser:
         if self.accept("<"):
             name = ast.literal_eval(self.take("string"))
             self.expect(">")
-            return Annotation(name)
+            return NamedAnnotation(name)
         if token.kind == "name":
             return self.named()
         self.fail(f"expected a value but found {token.text or 'the end'!r}")

@@ -104,13 +104,20 @@ def _hash_of(value: Any) -> int:
     return hash(value)
 
 
-@dataclass(frozen=True)
 class Annotation:
-    """A parameter value that does not change what an equation computes.
+    """Base of parameter values that do not change what an equation computes.
 
-    A user's derivative rule is one (a subclass). Text, fingerprints and :func:`equal` know only its
-    name; reading a text gives a bare Annotation, which keeps the name and has no rule.
+    A user's derivative rule is one. Text, fingerprints and :func:`equal` know only its name.
     """
+
+    __slots__ = ()
+
+    name: str
+
+
+@dataclass(frozen=True)
+class NamedAnnotation(Annotation):
+    """An annotation with a name of its own; without a subclass, what is left of one in a text."""
 
     name: str
 
