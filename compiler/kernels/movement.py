@@ -128,23 +128,14 @@ def _pad(
     equation: Equation, views: Mapping[Var, StridedView], source: Source | None
 ) -> Iterator[Graph]:
     operand, value = equation.inputs
-    low, high, interior = (equation.params[k] for k in ("low", "high", "interior"))
+    landing, interior = equation.params["low"], equation.params["interior"]
     result = equation.outputs[0]
     shape = [int(str(s)) for s in result.aval.shape]
+    count = [int(str(s)) for s in operand.aval.shape]
     dense = row_major(tuple(shape))
     filler = value if isinstance(value, Literal) else views[value]
-    # Index ranges of the operand that stay, and where they land.
-    first, count = [], []
-    for size, before, gap, whole in zip(operand.aval.shape, low, interior, shape, strict=True):
-        step = gap + 1
-        begin = max(0, -(before // step)) if before < 0 else 0
-        end = min(int(str(size)), -(-(whole - before) // step))
-        first.append(begin)
-        count.append(max(0, end - begin))
-    del high
-    landing = [
-        before + begin * (gap + 1) for before, begin, gap in zip(low, first, interior, strict=True)
-    ]
+    # Elements the operand spans in the result, those between its own elements included.
+    reach = [max(0, (n - 1) * (gap + 1) + 1) for n, gap in zip(count, interior, strict=True)]
 
     def rectangle(origin: object, start: Sequence[int], sizes: Sequence[int]) -> Graph | None:
         offset = int(np.dot(start, [int(str(s.stride)) for s in dense])) if shape else 0
@@ -152,28 +143,21 @@ def _pad(
         return piece(origin, result, offset, spans, source)  # type: ignore[arg-type]
 
     pieces: list[Graph | None] = []
-    gaps = any(g and n > 1 for g, n in zip(interior, count, strict=True))
-    empty = 0 in count
-    if gaps or empty:
+    gaps = any(gap and n > 1 for gap, n in zip(interior, count, strict=True))
+    if gaps or 0 in count:
         pieces.append(rectangle(filler, [0] * len(shape), shape))
     else:
         for d, whole in enumerate(shape):
-            start = landing[:d] + [0] * (len(shape) - d)
-            sizes = count[:d] + shape[d:]
-            pieces.append(rectangle(filler, start, [*sizes[:d], landing[d], *sizes[d + 1 :]]))
-            after = landing[d] + count[d]
-            start = [*start[:d], after, *start[d + 1 :]]
-            pieces.append(rectangle(filler, start, [*sizes[:d], whole - after, *sizes[d + 1 :]]))
-    if not empty:
-        view = _origin(operand, views)
-        if isinstance(view, StridedView):
-            view = view.slice(
-                first, [b + n for b, n in zip(first, count, strict=True)], [1] * len(first)
-            )
+            start, sizes = [*landing[:d], *[0] * (len(shape) - d)], [*count[:d], *shape[d:]]
+            end = landing[d] + reach[d]
+            for first, many in ((0, landing[d]), (end, whole - end)):
+                start[d], sizes[d] = first, many
+                pieces.append(rectangle(filler, start, sizes))
+    if 0 not in count:
         offset = int(np.dot(landing, [int(str(s.stride)) for s in dense])) if shape else 0
         spans = [
             Span(mul(s.stride, gap + 1), n)
             for s, gap, n in zip(dense, interior, count, strict=True)
         ]
-        pieces.append(piece(view, result, offset, spans, source))
+        pieces.append(piece(_origin(operand, views), result, offset, spans, source))
     yield from (p for p in pieces if p is not None)

@@ -36,7 +36,7 @@ def evaluate(program: Program, args: Sequence[Any]) -> Arrays:
     values.update(program.constants)
     for equation in program.equations:
         ins = [values[a] if isinstance(a, Var) else np.asarray(a.value) for a in equation.inputs]
-        if equation.primitive.name == "jit_call":
+        if equation.primitive.name == "call":
             results: Any = evaluate(equation.params["program"], ins)
         else:
             results = equation.primitive.rule("reference")(*ins, **equation.params)
