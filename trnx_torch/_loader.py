@@ -83,12 +83,9 @@ def _load() -> ModuleType:
     except _build.ExtensionError as error:
         _failure = error
         raise
-    _connect(module)
     sys.modules[MODULE] = module
     sys.modules["trnx_torch"].__dict__["_C"] = module
-    from trnx_torch import eager  # its kernels register through `extension()`
-
-    eager.register()
+    _connect(module)
     return module
 
 
@@ -98,6 +95,14 @@ def _connect(module: ModuleType) -> None:
 
     module.set_device_count(device.configured_device_count())
     module.set_fallback_warning(report.warn_fallback)
+    module.set_first_use(_first_use)
     torch.set_autocast_dtype("neuron", torch.bfloat16)
     rnn.register()
     device.apply_pending_seed()
+
+
+def _first_use() -> None:
+    """Register the kernels, when the first tensor is made: importing torch stays cheap."""
+    from trnx_torch import eager
+
+    eager.register()

@@ -31,5 +31,8 @@ bool is_initialized() noexcept;
 // Marks the device as used. The first call starts autograd's device threads: until then importing
 // the extension changes nothing for CPU programs, not even how they may fork.
 void ensure_initialized();
+// Called once, right after the first use was marked, without any lock held.
+using FirstUseHook = void (*)();
+void set_first_use_hook(FirstUseHook hook);
 
 } // namespace trnx

@@ -12,6 +12,7 @@ namespace {
 
 std::atomic<bool> initialized{false};
 std::mutex first_use;
+std::atomic<FirstUseHook> first_use_hook{nullptr};
 
 // Reaches the two protected members of the engine that starting threads late needs.
 struct EngineAccess : torch::autograd::Engine {
@@ -29,13 +30,17 @@ bool is_initialized() noexcept {
   return initialized.load(std::memory_order_acquire);
 }
 
-void ensure_initialized() {
-  if (C10_LIKELY(is_initialized())) {
-    return;
-  }
+void set_first_use_hook(FirstUseHook hook) {
+  first_use_hook.store(hook);
+}
+
+namespace {
+
+// True for the one call that marked the device as used.
+bool mark_initialized() {
   const std::lock_guard<std::mutex> lock(first_use);
   if (is_initialized()) {
-    return;
+    return false;
   }
   initialized.store(true, std::memory_order_release);
   try {
@@ -48,6 +53,21 @@ void ensure_initialized() {
   } catch (...) {
     initialized.store(false, std::memory_order_release);
     throw;
+  }
+  return true;
+}
+
+} // namespace
+
+void ensure_initialized() {
+  if (C10_LIKELY(is_initialized())) {
+    return;
+  }
+  if (mark_initialized()) {
+    // The hook takes the interpreter lock, whose holder may be waiting here: no lock of ours is held.
+    if (const auto hook = first_use_hook.load()) {
+      hook();
+    }
   }
 }
 

@@ -18,18 +18,15 @@ namespace py = pybind11;
 
 namespace {
 
-// The Python function that turns a first fallback into a warning. Leaked: it outlives the module.
+// Python functions the extension calls. Leaked: they outlive the module.
 PyObject* fallback_warning = nullptr;
+PyObject* first_use = nullptr;
 
-void warn_fallback(const std::string& name) {
-  const py::gil_scoped_acquire gil;
-  if (fallback_warning == nullptr) {
-    return;
-  }
-  const py::str text(name);
-  PyObject* result = PyObject_CallOneArg(fallback_warning, text.ptr());
+// Calls a Python function without result; an exception in it reaches the operator's caller.
+void call_python(PyObject* function, PyObject* argument) {
+  PyObject* result = argument == nullptr ? PyObject_CallNoArgs(function)
+                                         : PyObject_CallOneArg(function, argument);
   if (result == nullptr) {
-    // A warning turned into an error by the user's filters: let it reach the caller.
     python_error error;
     error.persist();
     throw error;
@@ -37,6 +34,15 @@ void warn_fallback(const std::string& name) {
   Py_DECREF(result);
 }
 
+void warn_fallback(const std::string& name) {
+  const py::gil_scoped_acquire gil;
+  call_python(fallback_warning, py::str(name).ptr());
+}
+
+void call_first_use() {
+  const py::gil_scoped_acquire gil;
+  call_python(first_use, nullptr);
+}
 
 } // namespace
 
@@ -88,9 +94,12 @@ PYBIND11_MODULE(_C, m) {
   });
   m.def("release_fallback", &trnx::release_fallback);
   m.def("set_fallback_warning", [](const py::function& function) {
-    Py_XDECREF(fallback_warning);
     fallback_warning = py::function(function).release().ptr();
     trnx::set_fallback_warning(&warn_fallback);
+  });
+  m.def("set_first_use", [](const py::function& function) {
+    first_use = py::function(function).release().ptr();
+    trnx::set_first_use_hook(&call_first_use);
   });
   trnx::bind_kernels(m);
 }
