@@ -53,6 +53,7 @@ class Pass:
         output_form: likewise.
         run: ``run(form, context) -> form``.
         verify: raises when the result breaks its form's rules.
+        doc: what it does, in a few words.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Pass:
     output_form: str
     run: Callable[[Any, CompileContext], Any]
     verify: Callable[[Any, CompileContext], None]
+    doc: str
 
 
 def _check_program(program: Program, context: CompileContext) -> None:
@@ -99,18 +101,30 @@ def _check_tiles(program: TileProgram, context: CompileContext) -> TileProgram:
     return program
 
 
+# fmt: off
 PASSES: tuple[Pass, ...] = (
-    Pass("inline", "program", "program", lambda p, c: inline(p), _check_program),
-    Pass("simplify", "program", "program", lambda p, c: simplify(p), _check_program),
-    Pass("legalise", "program", "program", lambda p, c: legalise(p, c.target), _check_program),
-    Pass("clean", "program", "program", lambda p, c: simplify(p), _check_program),
-    Pass("fuse", "program", "fused", lambda p, c: fuse(p, c.target, c.layouts), _check_fused),
-    Pass("tile", "fused", "tiles", lambda f, c: lower_program(f, c.target, c.donated), _nothing),
-    Pass("place", "tiles", "tiles", _each(lambda k, c: place.place(k, c.target)), _nothing),
-    Pass("parallel", "tiles", "tiles", _each(lambda k, c: parallel.mark_parallel(k)), _nothing),
-    Pass("schedule", "tiles", "tiles", _each(lambda k, c: schedule.schedule(k)), _nothing),
-    Pass("check", "tiles", "tiles", _check_tiles, _nothing),
+    Pass("inline", "program", "program", lambda p, c: inline(p), _check_program,
+         "calls of jitted functions give way to their bodies"),
+    Pass("simplify", "program", "program", lambda p, c: simplify(p), _check_program,
+         "rewrite by rules, share equal equations, drop unused ones"),
+    Pass("legalise", "program", "program", lambda p, c: legalise(p, c.target), _check_program,
+         "replace what the target does not have by what it has"),
+    Pass("clean", "program", "program", lambda p, c: simplify(p), _check_program,
+         "simplify what legalise wrote"),
+    Pass("fuse", "program", "fused", lambda p, c: fuse(p, c.target, c.layouts), _check_fused,
+         "equations become groups, one kernel each"),
+    Pass("tile", "fused", "tiles", lambda f, c: lower_program(f, c.target, c.donated), _nothing,
+         "groups become kernels of NeuronCore instructions; plan HBM"),
+    Pass("place", "tiles", "tiles", _each(lambda k, c: place.place(k, c.target)), _nothing,
+         "tiles get addresses in SBUF and PSUM, and rotating buffers"),
+    Pass("parallel", "tiles", "tiles", _each(lambda k, c: parallel.mark_parallel(k)), _nothing,
+         "mark loops whose iterations are proved independent"),
+    Pass("schedule", "tiles", "tiles", _each(lambda k, c: schedule.schedule(k)), _nothing,
+         "instructions say which others they wait for"),
+    Pass("check", "tiles", "tiles", _check_tiles, _nothing,
+         "verify every rule of the hardware"),
 )
+# fmt: on
 """The pipeline, in order."""
 
 

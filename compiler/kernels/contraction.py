@@ -219,6 +219,7 @@ class ContractionLowering:
     def lower(self) -> LoweredKernel:
         """The kernel."""
         with ExitStack() as stack:
+            stack.enter_context(self.builder.at(self.dot.source))
             base: dict[Axis, Index] = {}
             bound: dict[Node, Value] = {}
             varying = [*self.loops, self.m, self.n]

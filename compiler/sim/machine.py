@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,8 +96,17 @@ class SimResult:
         """Modelled time in us, without the launch."""
         return self.cost.total_us
 
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{short_name(o.dtype)}{list(o.shape)}" for o in self.outputs)
+        return (
+            f"<SimResult {self.timeline.program.name}: {shapes}; {len(self.findings)} findings; "
+            f"{self.total_us:,.2f} us on {self.cost.target}>"
+        )
+
     def _repr_html_(self) -> str:
-        return self.timeline._repr_html_()
+        found = "".join(f"<li>{html.escape(str(finding))}</li>" for finding in self.findings)
+        count = f"{len(self.findings)} findings" if found else "no findings"
+        return f"<div>{count}<ul>{found}</ul>{self.timeline.to_svg()}</div>"
 
 
 def simulate(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trnx.compiler.sim.clock import Clock
+from trnx.core.display import table_html
 
 QUEUES = ("tensor", "vector", "scalar", "gpsimd", "dma:sync", "dma:scalar", "dma:gpsimd")
 """Lanes in display order: compute engines, then DMA queues by their trigger."""
@@ -130,17 +131,36 @@ class CostReport:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        body = "".join(
-            "<tr>"
-            + "".join(f"<td style='text-align:right'>{html.escape(cell)}</td>" for cell in row)
-            + "</tr>"
-            for row in self.rows()
-        )
-        head = "".join(f"<th>{t}</th>" for t in ("queue", "instructions", "busy us", "busy %"))
+        queues = [
+            (use.name, _bar(use.share), count, busy, f"{share} %")
+            for use, (_, count, busy, share) in zip(self.queues, self.rows(), strict=True)
+        ]
+        kernels = [
+            (
+                html.escape(k.name),
+                _bar(share),
+                f"{k.calls:,}",
+                f"{k.total_us:,.2f}",
+                f"{100 * share:.1f} %",
+            )
+            for k in self.kernels
+            for share in [k.total_us / self.total_us if self.total_us else 0.0]
+        ]
+        notes = [f"host call {name}" for name in self.host_calls]
+        notes += [f"assumed: {text}" for text in self.assumptions]
+        below = "".join(f"<div>{html.escape(note)}</div>" for note in notes)
         return (
-            f"<div>{html.escape(self.summary())}</div>"
-            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            f"<div><b>Modelled cost</b> {html.escape(self.summary())}"
+            f"{table_html(('engine or queue', '', 'instructions', 'busy µs', 'busy'), queues, 3)}"
+            f"{table_html(('kernel', '', 'calls', 'µs', 'of total'), kernels, 3)}{below}</div>"
         )
+
+
+def _bar(share: float) -> str:
+    """A bar of at most 160 pixels."""
+    inner = f"width:{160 * min(share, 1.0):.0f}px;height:9px;background:#3b6fb6"
+    outer = "width:160px;background:rgba(128,128,128,0.15)"
+    return f'<div style="{outer}"><div style="{inner}"></div></div>'
 
 
 def make_report(

@@ -156,6 +156,10 @@ class Timeline:
     def _repr_html_(self) -> str:
         return self.to_svg()
 
+    def _repr_svg_(self) -> str:
+        """The same picture for viewers that show no SVG inside HTML."""
+        return self.to_svg()
+
 
 def shapes_text(shapes: Sequence[tuple[int, ...]]) -> str:
     """``[128,512] [128,1]``."""

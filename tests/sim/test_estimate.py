@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import numpy as np
 import pytest
 
@@ -142,8 +144,9 @@ def test_report_text_and_shares() -> None:
     assert 0 < report.share("tensor") < 1 and report.share("gpsimd") == 0.0
     assert report.busiest in ("tensor", "dma")
     assert report.flops == 2 * 256 * 1024 * 512
-    html = report._repr_html_()
-    assert html.count("<tr>") == 1 + len(report.queues)
+    page = report._repr_html_()
+    assert page.count("<tr>") == 2 + len(report.queues) + len(report.kernels)
+    assert html.escape(report.summary()) in page and "busy µs" in page
     idle = report.queues[0]
     assert idle.idle_us + idle.busy_us == pytest.approx(report.total_us)
 

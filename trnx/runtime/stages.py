@@ -6,11 +6,14 @@ the modelled cost, a simulated run with its timeline, and the executable.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trnx.compiler import pipeline
+from trnx.compiler.tile.ir import TileProgram, instructions
 from trnx.core.avals import to_numpy
+from trnx.core.display import listing_html, table_html
 from trnx.core.errors import TraceError, message
 from trnx.core.program import Program, constants_to_inputs
 from trnx.runtime.devices import Device
@@ -18,7 +21,6 @@ from trnx.runtime.executable import Executable
 
 if TYPE_CHECKING:
     from trnx.compiler.sim import CostReport, SimResult
-    from trnx.compiler.tile.ir import TileProgram
 
 STAGES: tuple[str, ...] = (*pipeline.stages(), "nki")
 """What `Lowered.as_text` takes: the trace, each pass of the pipeline, the NKI source."""
@@ -49,14 +51,24 @@ class Lowered:
         self._compile = compile
         self._closed, self._constants = constants_to_inputs(program)
         self._donated = tuple(position + len(self._constants) for position in donated)
-        self._tiles: TileProgram | None = None
+        self._forms: dict[str, pipeline.Form] = {}
+
+    def forms(self) -> dict[str, pipeline.Form]:
+        """The program in every form: as traced, then after each pass of the pipeline, by name."""
+        if not self._forms:
+            made: dict[str, pipeline.Form] = {"trace": self.program}
+            pipeline.compile_program(
+                self._closed, self.device.target, self._donated, observe=made.__setitem__
+            )
+            self._forms = made
+        return dict(self._forms)
 
     @property
     def tile_program(self) -> TileProgram:
         """The placed, scheduled and checked tile program."""
-        if self._tiles is None:
-            self._tiles = pipeline.compile_program(self._closed, self.device.target, self._donated)
-        return self._tiles
+        last = list(self.forms().values())[-1]
+        assert isinstance(last, TileProgram)
+        return last
 
     def as_text(self, stage: str = "trace") -> str:
         """The program's text after a pass.
@@ -75,8 +87,9 @@ class Lowered:
             from trnx.compiler.nki import emit
 
             return emit.program_source(self.tile_program)
-        program = self.program if stage == "trace" else self._closed
-        return pipeline.lower_text(program, stage, self.device.target, self._donated)
+        if stage == "trace":
+            return str(self.program)
+        return pipeline.form_text(self.forms()[stage])
 
     def compile(self) -> Executable:
         """The executable, from the cache when it is there."""
@@ -112,3 +125,48 @@ class Lowered:
 
     def __repr__(self) -> str:
         return f"<Lowered {self.program.name} for {self.device}>"
+
+    def _repr_html_(self) -> str:
+        """What each pass does and made, and the texts of the passes that changed something."""
+        return _stages_html(self)
+
+
+def _stages_html(lowered: Lowered) -> str:
+    docs = {"trace": "the function as recorded", **{p.name: p.doc for p in pipeline.PASSES}}
+    rows: list[tuple[str, str, str]] = []
+    texts: list[str] = []
+    last = ""
+    for name, form in lowered.forms().items():
+        text = pipeline.form_text(form)
+        changed = text != last
+        last = text
+        size = _size(form)
+        rows.append((f"<code>{name}</code>", docs[name], size if changed else f"{size}, unchanged"))
+        if changed:
+            head = f"<summary><code>{name}</code>: {size}</summary>"
+            texts.append(f"<details>{head}{_form_html(form)}</details>")
+    title = html.escape(f"{lowered.program.name} for {lowered.device}")
+    if lowered.device.target != str(lowered.device):
+        title += f" ({lowered.device.target})"
+    table = table_html(("stage", "what it does", "result"), rows)
+    return f"<div><b>Lowered</b> {title}{table}{''.join(texts)}</div>"
+
+
+def _size(form: pipeline.Form) -> str:
+    """How much of what a form consists of."""
+    if isinstance(form, TileProgram):
+        inside = sum(1 for kernel in form.kernels for _ in instructions(kernel))
+        return f"{_count(len(form.kernels), 'kernel')}, {_count(inside, 'instruction')}"
+    if isinstance(form, Program):
+        return _count(len(form.equations), "equation")
+    return _count(len(form.groups), "group")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _form_html(form: pipeline.Form) -> str:
+    if isinstance(form, Program | TileProgram):
+        return form._repr_html_()
+    return listing_html((line, None) for line in str(form).split("\n"))
