@@ -18,7 +18,7 @@ from trnx.core import config, tree
 from trnx.core.avals import aval_of
 from trnx.core.errors import TraceError, hide_internal_frames, message, user_traceback
 from trnx.core.program import Program, prune
-from trnx.core.source import current_source
+from trnx.core.source import UNKNOWN_SOURCE, Source, current_source
 from trnx.core.tracing import EVAL_TRACE, Tracer, current_trace, trace_program
 from trnx.runtime import evaluate, explain
 from trnx.runtime.array import Array
@@ -266,11 +266,11 @@ class Jitted:
         if explain.wanted():
             earlier = [known.key for known in self._entries.values()]
             where = getattr(self.function, "__code__", None)
-            file = f"{where.co_filename}:{where.co_firstlineno}" if where else "unknown line"
+            file = Source(where.co_filename, where.co_firstlineno, "") if where else UNKNOWN_SOURCE
             explain.report(
                 explain.Miss(
                     self.name,
-                    file,
+                    file.location,
                     current_source(),
                     explain.reasons(entry.key, earlier),
                     len(earlier),
