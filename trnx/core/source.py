@@ -36,17 +36,22 @@ class Source:
     def __str__(self) -> str:
         if not self.file:
             return "unknown line"
-        folder, name = os.path.split(self.file)
-        # Jupyter compiles each cell under a temporary name that changes from run to run.
-        if "ipykernel_" in folder or name.startswith("<ipython-input"):
-            name = "cell"
+        name = "cell" if self.is_cell else os.path.basename(self.file)
         where = f"{name}:{self.line}"
         return f"{where} ({self.function})" if self.function else where
 
     @property
     def location(self) -> str:
         """``path:line`` with the whole path, in the form editors and terminals make clickable."""
-        return f"{self.file}:{self.line}" if self.file else "unknown line"
+        if not self.file:
+            return "unknown line"
+        return f"{'cell' if self.is_cell else self.file}:{self.line}"
+
+    @property
+    def is_cell(self) -> bool:
+        """Whether the file is a notebook cell: Jupyter compiles each under a temporary name."""
+        folder, name = os.path.split(self.file)
+        return "ipykernel_" in folder or name.startswith("<ipython-input")
 
 
 UNKNOWN_SOURCE = Source("", 0, "")

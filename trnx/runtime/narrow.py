@@ -14,14 +14,14 @@ import numpy as np
 
 from trnx.core.avals import Aval
 from trnx.core.dtypes import short_name
-from trnx.core.source import current_source
+from trnx.core.source import Source, current_source
 from trnx.runtime.array import Array, donate
 from trnx.runtime.devices import Device
 from trnx.runtime.executable import CompiledProgram, Executable
 
 Convert = Callable[[Array, np.dtype[Any], Device], Array]
 
-_warned: set[str] = set()
+_warned: set[Source] = set()
 
 
 class PrecisionWarning(UserWarning):
@@ -99,9 +99,9 @@ class NarrowedExecutable(Executable):
 
     def _warn(self) -> None:
         source = current_source()
-        if source.location in _warned:
+        if source in _warned:
             return
-        _warned.add(source.location)
+        _warned.add(source)
         wide = {
             a.dtype for a in self._wide_avals if a.dtype not in {b.dtype for b in self.out_avals}
         }
