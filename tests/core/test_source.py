@@ -99,6 +99,6 @@ def test_traceback_shows_only_user_frames() -> None:
 
 
 def test_notebook_cells_have_no_changing_names() -> None:
-    cell = Source("/tmp/ipykernel_123/456.py", 3, "loss")
+    cell = Source("/folder/ipykernel_123/456.py", 3, "loss")
     assert cell.is_cell and str(cell) == "cell:3 (loss)" and cell.location == "cell:3"
     assert Source("", 0, "").location == "unknown line"
