@@ -19,7 +19,7 @@ from trnx.core import Aval, LoweringError, Size, UnsupportedError, dim, trace_pr
 from trnx.runtime.devices import default_device
 from trnx.runtime.generic import generic_kernel
 from trnx_torch.dtypes import to_trnx_dtype
-from trnx_torch.registration import Kernel, KernelRequest, Layout, Number
+from trnx_torch.registration import Kernel, KernelRequest, Layout
 
 Formula = Callable[..., Any]
 
@@ -42,7 +42,7 @@ def sizes(names: Sequence[str]) -> tuple[Size, ...]:
     return tuple(dim(name, min=1) for name in names)
 
 
-def strides(name: str, rank: int, innermost: Layout) -> tuple[str, ...]:
+def strides(name: str, rank: int) -> tuple[str, ...]:
     """Names of the stride registers of an operand, outermost first."""
     return tuple(f"{name}_{axis}" for axis in range(rank))
 
@@ -115,9 +115,3 @@ def build(
     except (LoweringError, UnsupportedError, NotImplementedError):
         return None
     return Kernel(kernel.address, kernel)
-
-
-def scalar_names(request: KernelRequest) -> tuple[str, ...]:
-    """Names of the number arguments, in order."""
-    numbers: tuple[Number, ...] = request.scalars
-    return tuple(number.name for number in numbers)

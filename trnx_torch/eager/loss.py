@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import trnx.lax as lax
 import trnx.nn as nn
@@ -20,7 +21,6 @@ from trnx_torch.eager.generic import build, place, sizes, supported
 from trnx_torch.registration import Kernel, KernelRequest, Layout, Operand
 
 Value = Any
-Tensor = torch.Tensor
 
 _NONE, _MEAN = 0, 1  # values of `reduction` in aten
 

@@ -28,7 +28,7 @@ def _make(formula: Formula) -> Callable[[KernelRequest], Kernel | None]:
         registers, places = list(names), []
         for prefix, operands in (("y", request.outputs), ("x", request.inputs)):
             for number, operand in enumerate(operands):
-                own = strides(f"{prefix}{number}", rank, operand.layout)
+                own = strides(f"{prefix}{number}", rank)
                 registers += own
                 places.append(place(shape, own, operand.layout))
         count = len(request.outputs)

@@ -21,12 +21,12 @@ def _make(reduce: Reduce) -> Callable[[KernelRequest], Kernel | None]:
         kept, reduced = request.ranks
         kept_names = [f"k{axis}" for axis in range(kept)]
         reduced_names = [f"r{axis}" for axis in range(reduced)]
-        own = strides("x0", kept + reduced, request.inputs[0].layout)
+        own = strides("x0", kept + reduced)
         registers = [*kept_names, *reduced_names, *own]
         source = place(sizes([*kept_names, *reduced_names]), own, request.inputs[0].layout)
         results = []
         for number, output in enumerate(request.outputs):
-            steps = strides(f"y{number}", kept, output.layout)
+            steps = strides(f"y{number}", kept)
             registers += steps
             results.append(place(sizes(kept_names), steps, output.layout))
         axes = tuple(range(kept, kept + reduced))
