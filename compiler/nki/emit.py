@@ -12,6 +12,7 @@ operators that do not exist on a NeuronCore, host calls, and arithmetic on regis
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -42,6 +43,7 @@ from trnx.compiler.targets import TARGETS, Target
 from trnx.compiler.targets import target as find_target
 from trnx.compiler.tile import isa
 from trnx.compiler.tile.analysis import written_registers
+from trnx.compiler.tile.build import RESERVED
 from trnx.compiler.tile.expr import Call, Expr, Index, symbols
 from trnx.compiler.tile.ir import (
     Access,
@@ -104,22 +106,30 @@ def program_source(program: TileProgram, *, comments: bool = True) -> str:
 def kernel_source(kernel: Kernel, target: Target | str, *, comments: bool = True) -> str:
     """NKI source of one kernel with its imports; UnsupportedError as in ``program_source``."""
     row = find_target(target) if isinstance(target, str) else target
-    lines = kernel_lines(kernel, row, name=kernel.name, comments=comments)
+    program = TileProgram(kernel.name, row.name, (), (kernel,), (), ())
+    lines = kernel_lines(kernel, row, name=function_names(program)[0], comments=comments)
     return _module(f"{kernel.name} for {row.nki_name}, printed by trnx.", [lines])
 
 
 def function_names(program: TileProgram) -> tuple[str, ...]:
-    """A function name for each kernel: its own name, with a number when it is taken."""
+    """A function name for each kernel: its own, made unique and a legal name of a function."""
     taken: set[str] = set()
     names: list[str] = []
     for kernel in program.kernels:
-        base = re.sub(r"\W", "_", kernel.name) or "kernel"
+        base = _function_name(kernel.name, "kernel")
         name, number = base, 1
         while name in taken:
             name, number = f"{base}_{number}", number + 1
         taken.add(name)
         names.append(name)
     return tuple(names)
+
+
+def _function_name(name: str, what: str) -> str:
+    """``name`` as a legal name of a function."""
+    base = re.sub(r"\W", "_", name) or what
+    taken = keyword.iskeyword(base) or base in RESERVED or base[0].isdigit()
+    return f"{what}_{base}" if taken else base
 
 
 def _module(title: str, bodies: Sequence[Sequence[str]]) -> str:
@@ -636,7 +646,7 @@ def _driver(program: TileProgram, names: Sequence[str]) -> list[str]:
 
 
 def _free_name(program: TileProgram, names: Sequence[str]) -> str:
-    base = re.sub(r"\W", "_", program.name) or "program"
+    base = _function_name(program.name, "program")
     while base in names:
         base = f"run_{base}"
     return base

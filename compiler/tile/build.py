@@ -19,6 +19,7 @@ Each instruction records the line that is current (the user's line during loweri
 from __future__ import annotations
 
 import keyword
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -324,6 +325,9 @@ class KernelBuilder:
             return RegisterValue(value)
         if isinstance(value, np.generic):
             value = value.item()
+        if isinstance(value, float) and math.isnan(value):
+            # One object, so that equal kernels compare equal.
+            return math.nan
         if isinstance(value, bool | int | float | RegisterValue):
             return value
         raise TileError(
@@ -412,7 +416,7 @@ def _typed_immediate(value: Operand, dtype: np.dtype[Any]) -> Operand:
     if not isinstance(value, bool | int | float):
         return value
     if is_float(dtype):
-        return float(value)
+        return value if isinstance(value, float) else float(value)
     if value != int(value) or (is_bool(dtype) and value not in (0, 1)):
         raise TileError(
             message(
