@@ -24,6 +24,8 @@ from trnx.runtime.devices import devices as devices
 from trnx.runtime.devices import use_device as use_device
 
 if TYPE_CHECKING:
+    from trnx.runtime.buckets import multiples as multiples
+    from trnx.runtime.buckets import powers_of_two as powers_of_two
     from trnx.runtime.jit import jit as jit
     from trnx.runtime.jit import make_ir as make_ir
     from trnx.transforms import grad as grad
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 # What needs the transforms or the compiler is imported when it is first asked for.
 _LAZY = {
+    "multiples": "trnx.runtime.buckets",
+    "powers_of_two": "trnx.runtime.buckets",
     "grad": "trnx.transforms",
     "jvp": "trnx.transforms",
     "linearize": "trnx.transforms",

@@ -56,7 +56,7 @@ def assert_compiles(expected: int) -> Iterator[CompileCount]:
 @contextmanager
 def explain_recompiles() -> Iterator[Callable[[], str]]:
     """Collect why jitted functions are traced inside a ``with`` block; gives the text so far."""
-    misses: list[explain.Miss] = []
+    misses: list[explain.Miss | explain.NewBucket] = []
     explain.miss_listeners.append(misses.append)
     try:
         yield lambda: "\n".join(map(str, misses))

@@ -174,7 +174,7 @@ class Dim:
     __float__ = __index__
 
 
-def dim(name: str, *, min: int = 1, max: int | None = None) -> Dim:
+def dim(name: str, min: int = 1, max: int | None = None) -> Dim:
     """A named symbolic size.
 
     Args:

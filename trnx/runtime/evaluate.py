@@ -20,11 +20,12 @@ from trnx.core.program import Atom, Equation, Params, Program, Var, scalar_of
 from trnx.core.source import Source, current_source
 from trnx.core.tracing import EVAL_TRACE, set_evaluator, use_trace
 from trnx.runtime.array import Array
+from trnx.runtime.bucketing import run_symbolic
 from trnx.runtime.convert import from_host, scalar_array
 from trnx.runtime.devices import Device, default_device
 from trnx.runtime.executable import Executable
 from trnx.runtime.programs import cached_executable, executable_for
-from trnx.transforms.inline import call_p
+from trnx.transforms.inline import call_p, with_sizes
 
 _operations: dict[tuple[Any, ...], Executable] = {}
 
@@ -67,6 +68,12 @@ def evaluate(primitive: Primitive, operands: Sequence[Any], params: Params) -> S
     device = common_device(operands)
     arrays = [as_array(operand, device) for operand in operands]
     if primitive is call_p:
+        if "sizes" in params:
+            program, sizes = params["program"], dict(params["sizes"])
+            results = run_symbolic(program, sizes, params["buckets"], arrays, device)
+            if config.debug_nans.value and any_nan(results):
+                find_nan(with_sizes(program, params["sizes"]), arrays, results)
+            return results
         return run_program(params["program"], arrays, device)
     key = (primitive, params, device.target, *[array._type for array in arrays])
     executable = _operations.get(key)
@@ -143,7 +150,8 @@ def _replay(program: Program, arrays: Sequence[Any]) -> list[Any]:
     for equation in program.equations:
         operands = [look(atom) for atom in equation.inputs]
         if equation.primitive is call_p:
-            results: Sequence[Any] = _replay(equation.params["program"], operands)
+            called = with_sizes(equation.params["program"], equation.params.get("sizes", ()))
+            results: Sequence[Any] = _replay(called, operands)
         else:
             with config.debug_nans(False):
                 results = equation.primitive.bind_all(operands, equation.params)

@@ -55,8 +55,38 @@ class Miss:
         return f"{head} again; nearest of {self.known} earlier calls:{lines}"
 
 
-miss_listeners: list[Callable[[Miss], None]] = []
-"""Called with each Miss; `trnx.testing.explain_recompiles` adds one."""
+@dataclass(frozen=True, slots=True)
+class NewBucket:
+    """A dynamic function was compiled for a bucket that it had not yet.
+
+    Attributes:
+        function: name and place of the function.
+        called_at: the user's line of the call.
+        chosen: (size name, true size, bucket, policy in words) per named size.
+        known: buckets that were compiled before, as (size name, bucket) per named size.
+    """
+
+    function: str
+    called_at: Source
+    chosen: tuple[tuple[str, int, int, str], ...]
+    known: tuple[tuple[tuple[str, int], ...], ...]
+
+    def __str__(self) -> str:
+        lines = [f"trnx: {self.function}, called at {self.called_at}, is compiled for a new bucket"]
+        for name, size, bucket, policy in self.chosen:
+            earlier = sorted({dict(known)[name] for known in self.known})
+            if not earlier:
+                why = "the first one"
+            elif bucket in earlier:
+                why = "known, but not together with the other sizes"
+            else:
+                why = f"compiled before: {', '.join(map(str, earlier))}"
+            lines.append(f"  {name} = {size} takes bucket {bucket} ({policy}); {why}")
+        return "\n".join(lines)
+
+
+miss_listeners: list[Callable[[Miss | NewBucket], None]] = []
+"""Called with each Miss and NewBucket; `trnx.testing.explain_recompiles` adds one."""
 
 
 def wanted() -> bool:
@@ -64,7 +94,7 @@ def wanted() -> bool:
     return bool(miss_listeners) or config.explain.value
 
 
-def report(miss: Miss) -> None:
+def report(miss: Miss | NewBucket) -> None:
     """Hand a miss to the listeners, and print it under option `explain`."""
     for listener in tuple(miss_listeners):
         listener(miss)

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
 
 from trnx.core import config, tree
-from trnx.core.avals import aval_of
+from trnx.core.avals import Aval, aval_of
 from trnx.core.errors import TraceError, hide_internal_frames, message, user_traceback
 from trnx.core.program import Program, prune
 from trnx.core.source import UNKNOWN_SOURCE, Source, current_source
 from trnx.core.tracing import EVAL_TRACE, Tracer, current_trace, trace_program
 from trnx.runtime import evaluate, explain
 from trnx.runtime.array import Array
+from trnx.runtime.bucketing import Plan
 from trnx.runtime.devices import Device
 from trnx.runtime.executable import Executable
 from trnx.runtime.programs import executable_for
@@ -59,7 +60,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
     """Arguments taken apart."""
 
     args: tuple[Any, ...]
@@ -70,7 +71,7 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class Ready:
     """What a call with known types needs: found by the types of its leaves, devices included.
 
     `only_arrays` is False when some leaves are Python numbers or NumPy arrays, which become
@@ -78,7 +79,7 @@ class _Ready:
     """
 
     entry: Entry
-    executable: Executable
+    executable: Executable | Plan
     target: str
     only_arrays: bool
 
@@ -122,7 +123,7 @@ class Jitted:
                 )
             )
         self._entries: dict[Any, Entry] = {}
-        self._ready: dict[Any, _Ready] = {}
+        self._ready: dict[Any, Ready] = {}
         self._simple = not (nums or names)
 
     # ---- calls
@@ -135,13 +136,13 @@ class Jitted:
                 except AttributeError:  # not an array: a container, a number or a traced value
                     ready = None
                 if ready is not None and self._may_run(ready):
-                    return _run(ready, args)
+                    return run_ready(ready, args)
             return self._call(args, kwargs)
         except Exception as error:
             hide_internal_frames(error)
             raise
 
-    def _may_run(self, ready: _Ready) -> bool:
+    def _may_run(self, ready: Ready) -> bool:
         """True unless an option or a trace asks for something else than running the executable."""
         return (
             current_trace.get() is EVAL_TRACE
@@ -160,16 +161,16 @@ class Jitted:
             taken = self._take_apart(args, kwargs)
             leaves, structure = taken.leaves, taken.structure
             typed = tuple([(name, type(value), value) for name, value in taken.statics])
-        key = (structure, typed, *[x._type if type(x) is Array else _kind(x) for x in leaves])
+        key = (structure, typed, *[x._type if type(x) is Array else type_key(x) for x in leaves])
         ready = self._ready.get(key)
         if ready is not None and self._may_run(ready):
-            return _run(ready, leaves)
-        general = (structure, typed, *[_aval_key(x) for x in leaves])
+            return run_ready(ready, leaves)
+        general = (structure, typed, *[aval_key(x) for x in leaves])
         entry = self._entries.get(general)
         if entry is None:
             entry = self._trace(general, args, kwargs)
         if current_trace.get() is not EVAL_TRACE:
-            return _rebuild(entry, call(entry.program, leaves))
+            return rebuild(entry, call(entry.program, leaves))
         device = evaluate.common_device(leaves)
         arrays = [evaluate.as_array(leaf, device) for leaf in leaves]
         executable = entry.executable(device)
@@ -177,14 +178,14 @@ class Jitted:
             results = executable(arrays)
             if evaluate.any_nan(results):
                 evaluate.find_nan(entry.program, arrays, results)
-            return _rebuild(entry, results)
+            return rebuild(entry, results)
         made = [type(leaf) is Array for leaf in leaves]
         if any(made):  # without an array the device follows the default, which may change
-            record = _Ready(entry, executable, device.target, all(made))
+            record = Ready(entry, executable, device.target, all(made))
             self._ready[key] = record
             if self._simple and not kwargs and all(type(x) is Array for x in args):
                 self._ready[tuple([x._type for x in args])] = record
-        return _rebuild(entry, executable(arrays, (), entry.donated))
+        return rebuild(entry, executable(arrays, (), entry.donated))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -193,7 +194,7 @@ class Jitted:
         return f"<jit of {self.name}: {len(self._entries)} traced>"
 
     # ---- arguments
-    def _take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+    def _take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Separate static values from trees of arrays."""
         statics: list[tuple[str, Any]] = []
         names: list[str] | None = None
@@ -214,7 +215,7 @@ class Jitted:
         for name, value in statics:
             self._check_static(name, value)
         leaves, structure = tree.flatten((tuple(dynamic), others))
-        return _Call(tuple(dynamic), others, tuple(sorted(statics, key=_first)), leaves, structure)
+        return Call(tuple(dynamic), others, tuple(sorted(statics, key=_first)), leaves, structure)
 
     def _check_static(self, name: str, value: Any) -> None:
         try:
@@ -263,22 +264,25 @@ class Jitted:
     def _trace(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         """Trace the function for a new key, and keep the result unless it holds traced values."""
         entry = self.trace(args, kwargs)
-        if explain.wanted():
-            earlier = [known.key for known in self._entries.values()]
-            where = getattr(self.function, "__code__", None)
-            file = Source(where.co_filename, where.co_firstlineno, "") if where else UNKNOWN_SOURCE
-            explain.report(
-                explain.Miss(
-                    self.name,
-                    file.location,
-                    current_source(),
-                    explain.reasons(entry.key, earlier),
-                    len(earlier),
-                )
-            )
-        if not any(isinstance(value, Tracer) for value in entry.program.constant_values):
+        self._report_miss(entry, [known.key for known in self._entries.values()])
+        if is_closed(entry.program):
             self._entries[key] = entry
         return entry
+
+    def _report_miss(self, entry: Entry, earlier: Sequence[explain.CallKey]) -> None:
+        """Say why a call was traced, if somebody wants to know."""
+        if explain.wanted():
+            reasons = explain.reasons(entry.key, earlier)
+            explain.report(
+                explain.Miss(self.name, self._place(), current_source(), reasons, len(earlier))
+            )
+
+    def _place(self) -> str:
+        """`file:line` of the function's definition."""
+        where = getattr(self.function, "__code__", None)
+        if where is None:
+            return UNKNOWN_SOURCE.location
+        return Source(where.co_filename, where.co_firstlineno, "").location
 
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         """Trace the function for these arguments, whatever is known already."""
@@ -286,8 +290,18 @@ class Jitted:
         paths = self._paths(args, kwargs)
         for name, value in zip(paths, taken.leaves, strict=True):
             tree.check_leaves(value, name)
+        return self._record(args, kwargs, taken, paths, [aval_of(leaf) for leaf in taken.leaves])
+
+    def _record(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        taken: Call,
+        paths: Sequence[str],
+        avals: Sequence[Aval],
+    ) -> Entry:
+        """Trace the function for leaves of these types."""
         statics = dict(taken.statics)
-        avals = [aval_of(leaf) for leaf in taken.leaves]
         out_tree: tree.TreeDef | None = None
 
         def flat(*tracers: Any) -> Sequence[Any]:
@@ -329,7 +343,7 @@ class Jitted:
         self._ready.clear()
 
 
-def _run(ready: _Ready, leaves: Sequence[Any]) -> Any:
+def run_ready(ready: Ready, leaves: Sequence[Any]) -> Any:
     executable, entry = ready.executable, ready.entry
     if not ready.only_arrays:
         device = executable.device
@@ -340,20 +354,25 @@ def _run(ready: _Ready, leaves: Sequence[Any]) -> Any:
     return tree.unflatten(entry.out_tree, results)
 
 
-def _rebuild(entry: Entry, results: Sequence[Any]) -> Any:
+def rebuild(entry: Entry, results: Sequence[Any]) -> Any:
     return results[0] if entry.out_tree is None else tree.unflatten(entry.out_tree, results)
 
 
-def _kind(leaf: Any) -> Any:
+def type_key(leaf: Any) -> Any:
     """Part of the key for a leaf that is no Array; a Python number counts by its Python type."""
-    return type(leaf) if type(leaf) in (bool, int, float, complex) else _aval_key(leaf)
+    return type(leaf) if type(leaf) in (bool, int, float, complex) else aval_key(leaf)
 
 
-def _aval_key(leaf: Any) -> Any:
+def aval_key(leaf: Any) -> Any:
     try:
         return aval_of(leaf)
     except TypeError:  # no array: tracing names the argument
         return type(leaf)
+
+
+def is_closed(program: Program) -> bool:
+    """True when the program captured no traced value, so that it can serve later calls."""
+    return not any(isinstance(value, Tracer) for value in program.constant_values)
 
 
 def _first(pair: tuple[str, Any]) -> str:
@@ -400,6 +419,8 @@ def jit(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
+    dynamic: Mapping[str | int, Any] | bool | None = None,
+    buckets: Any = None,
 ) -> Any:
     """Compile a function of arrays into one executable per key.
 
@@ -411,6 +432,14 @@ def jit(
         static_argnames: the same by name.
         donate_argnums: positions of arguments whose memory the call may take for its results; their
             arrays cannot be used afterwards.
+        dynamic: sizes that change from call to call. The function is traced once for all of them
+            and compiled once per bucket. A mapping from an argument (its name, its position, or a
+            path such as ``"batch.x"``) to its dynamic axes: ``{0: "n"}``, ``{0: dim("n", 1, 64)}``
+            or ``{0: 2 * dim("n")}``; a name or Dim alone stands for axis 0. Equal names are equal
+            sizes. True makes every axis of every array dynamic; axes of equal size at the call
+            that traces must then stay equal, or the function is traced again without that.
+        buckets: what sizes are padded to: ``powers_of_two()`` (the default), ``multiples(128)``, a
+            list of sizes, or a mapping from size name to one of these.
 
     Returns:
         A :class:`Jitted` with the signature of `function`.
@@ -419,12 +448,22 @@ def jit(
         TypeError: `function` cannot be called.
         TraceError: at a call: a static argument is not hashable, or the function needs the value
             of a traced array.
+        DimError: at a call: sizes of one name differ or are out of bounds, or the function
+            branches on a comparison of sizes that their bounds do not decide.
     """
-    if function is None:
-        return functools.partial(
-            Jitted,
-            static_argnums=static_argnums,
-            static_argnames=static_argnames,
-            donate_argnums=donate_argnums,
+    kind: Callable[..., Jitted] = Jitted
+    if dynamic is not None and dynamic is not False:
+        from trnx.runtime.dynamic import DynamicJitted
+
+        kind = functools.partial(DynamicJitted, dynamic=dynamic, buckets=buckets)
+    elif buckets is not None:
+        raise ValueError(
+            message("jit got buckets but no dynamic sizes", None, "Pass dynamic=True as well")
         )
-    return Jitted(function, static_argnums, static_argnames, donate_argnums)
+    given = functools.partial(
+        kind,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        donate_argnums=donate_argnums,
+    )
+    return given if function is None else given(function)

@@ -2,16 +2,20 @@
 
 ``jit`` inside another trace binds a `call`. Transforms rewrite its program and keep the call, so
 that a jitted function stays one executable under grad and vmap. The compiler inlines calls first.
+
+A call of a dynamic function carries a program of symbolic sizes and their values. Its derivatives
+are programs of the same sizes, so they too are compiled once per bucket and not once per size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from trnx.core import (
     Atom,
     Aval,
+    Dim,
     Equation,
     Linear,
     Primitive,
@@ -23,11 +27,18 @@ from trnx.core import (
     constants_to_inputs,
     message,
 )
-from trnx.core.program import map_sub_programs, sub_programs
+from trnx.core.program import dim_variables, map_sub_programs, sub_programs
+from trnx.core.program_cache import cached_by_program
 from trnx.transforms import zeros
+from trnx.transforms.specialise import specialise, substitute_value
+
+Sizes: TypeAlias = tuple[tuple[str, int], ...]
+"""Values of the named sizes of a called program, by name."""
 
 
-def _call_abstract(*avals: Aval, program: Program) -> tuple[Aval, ...]:
+def _call_abstract(
+    *avals: Aval, program: Program, sizes: Sizes = (), buckets: Any = None
+) -> tuple[Aval, ...]:
     if len(avals) != len(program.inputs):
         raise ShapeError(
             message(
@@ -37,7 +48,7 @@ def _call_abstract(*avals: Aval, program: Program) -> tuple[Aval, ...]:
                 "Pass one operand per input",
             )
         )
-    for index, (aval, wanted) in enumerate(zip(avals, program.in_avals, strict=True)):
+    for index, (aval, wanted) in enumerate(zip(avals, _in_avals(program, sizes), strict=True)):
         if aval.strong() != wanted.strong():
             raise ShapeError(
                 message(
@@ -47,14 +58,22 @@ def _call_abstract(*avals: Aval, program: Program) -> tuple[Aval, ...]:
                     "Trace the function again for this type",
                 )
             )
-    return program.out_avals
+    return _out_avals(program, sizes)
+
+
+def _in_avals(program: Program, sizes: Sizes) -> tuple[Aval, ...]:
+    return substitute_value(program.in_avals, dict(sizes)) if sizes else program.in_avals
+
+
+def _out_avals(program: Program, sizes: Sizes) -> tuple[Aval, ...]:
+    return substitute_value(program.out_avals, dict(sizes)) if sizes else program.out_avals
 
 
 call_p = Primitive(
     "call",
     abstract=_call_abstract,
     multiple_results=True,
-    doc="Runs a sub-program.",
+    doc="Runs a sub-program, of symbolic sizes when values are given for them.",
     not_needed={
         "reference": "its meaning is that of its program",
         "cost": "it is inlined before costs are taken",
@@ -63,56 +82,110 @@ call_p = Primitive(
 )
 
 
-def call(program: Program, args: Sequence[Any]) -> list[Any]:
-    """Bind a call of `program`; its constants become operands."""
+def call(
+    program: Program, args: Sequence[Any], sizes: Sizes = (), buckets: Any = None
+) -> list[Any]:
+    """Bind a call of `program`; its constants become operands.
+
+    Args:
+        program: what to run.
+        args: one operand per input.
+        sizes: a value for each named size of `program`, when it has some. They hold inside it
+            only: a name of the enclosing program is another size.
+        buckets: policy by which the evaluator pads `program`; needed with `sizes`.
+    """
     closed, constants = constants_to_inputs(program)
-    return list(call_p.bind(*constants, *args, program=closed))
+    if not sizes:
+        return list(call_p.bind(*constants, *args, program=closed))
+    return list(call_p.bind(*constants, *args, program=closed, sizes=sizes, buckets=buckets))
 
 
 @call_p.def_jvp_all
 def _call_jvp(
-    ctx: Any, primals: Sequence[Any], tangents: Sequence[Any], *, program: Program
+    ctx: Any,
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    program: Program,
+    sizes: Sizes = (),
+    buckets: Any = None,
 ) -> tuple[list[Any], list[Any]]:
     nonzero = zeros.nonzero_mask(tangents)
     derived, out_nonzero = ctx.jvp(program, nonzero)
     given = [t for t in tangents if not isinstance(t, Zero)]
-    results = call(derived, [*primals, *given])
+    results = call(derived, [*primals, *given], sizes, buckets)
     count = len(program.outputs)
-    return results[:count], _with_zeros(results[count:], out_nonzero, program.out_avals)
+    return results[:count], _with_zeros(results[count:], out_nonzero, _out_avals(program, sizes))
 
 
 @call_p.def_linearize
 def _call_linearize(
-    ctx: Any, primals: Sequence[Any], tangents: Sequence[Any], *, program: Program
+    ctx: Any,
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    program: Program,
+    sizes: Sizes = (),
+    buckets: Any = None,
 ) -> tuple[list[Any], list[Any]]:
     parts = ctx.linearize(program, zeros.nonzero_mask(tangents))
-    results = call(parts.forward, primals)
+    results = call(parts.forward, primals, sizes, buckets)
     count = len(program.outputs)
     residuals = parts.residuals(primals, results[count:])
     given = [t for t in tangents if not isinstance(t, Zero)]
-    found = call(parts.linear, [*residuals, *given]) if parts.linear.outputs else []
-    return results[:count], _with_zeros(found, parts.out_nonzero, program.out_avals)
+    found = call(parts.linear, [*residuals, *given], sizes, buckets) if parts.linear.outputs else []
+    return results[:count], _with_zeros(found, parts.out_nonzero, _out_avals(program, sizes))
 
 
 @call_p.def_transpose_all
 def _call_transpose(
-    ctx: Any, cts: Sequence[Any], operands: Sequence[Any], *, program: Program
+    ctx: Any,
+    cts: Sequence[Any],
+    operands: Sequence[Any],
+    *,
+    program: Program,
+    sizes: Sizes = (),
+    buckets: Any = None,
 ) -> list[Any]:
     linear = tuple(isinstance(operand, Linear) for operand in operands)
     given = zeros.nonzero_mask(cts)
     derived, nonzero = ctx.transpose(program, linear, given)
     fixed = [operand for operand in operands if not isinstance(operand, Linear)]
-    found = iter(call(derived, [*fixed, *(ct for ct in cts if not isinstance(ct, Zero))]))
+    seeds = [ct for ct in cts if not isinstance(ct, Zero)]
+    found = iter(call(derived, [*fixed, *seeds], sizes, buckets))
     flags = iter(nonzero)
     return [next(found) if flag and next(flags) else None for flag in linear]
 
 
 @call_p.def_vmap
 def _call_vmap(
-    ctx: Any, args: Sequence[Any], dims: Sequence[int | None], size: Size, *, program: Program
+    ctx: Any,
+    args: Sequence[Any],
+    dims: Sequence[int | None],
+    size: Size,
+    *,
+    program: Program,
+    sizes: Sizes = (),
+    buckets: Any = None,
 ) -> tuple[list[Any], tuple[int | None, ...]]:
+    if isinstance(size, Dim):  # its names and those of the program are different sizes
+        program, sizes, buckets = with_sizes(program, sizes), (), None
     batched, out_dims = ctx.vmap(program, size, tuple(dims))
-    return call(batched, args), out_dims
+    return call(batched, args, sizes, buckets), out_dims
+
+
+def with_sizes(program: Program, sizes: Sizes) -> Program:
+    """The program for given sizes, of exact shapes; the same object each time."""
+    if not sizes:
+        return program
+    known = {variable.name for variable in dim_variables(program)}
+    used = tuple(item for item in sizes if item[0] in known)
+    return _specialised(program, used) if used else program
+
+
+@cached_by_program
+def _specialised(program: Program, sizes: Sizes) -> Program:
+    return specialise(program, dict(sizes))
 
 
 def _with_zeros(found: Sequence[Any], nonzero: Sequence[bool], avals: Sequence[Aval]) -> list[Any]:
@@ -158,7 +231,7 @@ def _emit(
     for equation in body.equations:
         inputs = tuple(look(atom) for atom in equation.inputs)
         if equation.primitive is call_p:
-            called = equation.params["program"]
+            called = with_sizes(equation.params["program"], equation.params.get("sizes", ()))
             constants += called.constants
             inner = dict(zip(called.inputs, inputs, strict=True))
             results = _emit(called, inner, equations, constants)

@@ -68,7 +68,10 @@ def specialise(program: Program, sizes: Mapping[str, Size]) -> Program:
 
 
 def _rebind(equation: Equation, values: dict[Var, Any], sizes: Mapping[str, Size]) -> Any:
-    params = Params({name: substitute_value(v, sizes) for name, v in equation.params.items()})
+    if equation.primitive.name == "call" and "sizes" in equation.params:
+        params = equation.params  # the names of its program are its own
+    else:
+        params = Params({name: substitute_value(v, sizes) for name, v in equation.params.items()})
     operands = [scalar_of(a) if isinstance(a, Literal) else values[a] for a in equation.inputs]
     with use_source(equation.source):
         return equation.primitive.bind_all(operands, params)
