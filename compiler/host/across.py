@@ -15,7 +15,7 @@ import numpy as np
 from trnx.compiler.host import arithmetic
 from trnx.compiler.host.chunk import compute_dtype
 from trnx.compiler.host.emit import I64, Value, i64
-from trnx.compiler.host.matmul import matmul_symbol
+from trnx.compiler.host.matmul import matmul_symbol, panel_columns
 from trnx.compiler.host.memory import TileMemory, byte_address
 from trnx.compiler.host.phases import schedule
 from trnx.compiler.host.rowgroup import RowGroup, Surroundings
@@ -141,7 +141,8 @@ def _matmul(around: Surroundings, instruction: Instruction) -> None:
     dtype = float64 if around.native and float64 in dtypes else float32
 
     def plain(access: TileAccess) -> TileAccess:
-        if around.dtype_of(access) == dtype and _is_dense(access):
+        paneled = around.tiles[access.tile].panel != 0
+        if around.dtype_of(access) == dtype and (paneled or _is_dense(access)):
             return access
         rows = around.shapes[access.tile][0]
         copy = temps.add(rows, access, dtype)
@@ -167,7 +168,8 @@ def _matmul(around: Surroundings, instruction: Instruction) -> None:
     for access in (target, plain(stationary), plain(moving)):
         base, pitch = _base(around, access)
         places += [base, i64(pitch // dtype.itemsize)]
-    f.call_void(matmul_symbol(dtype, f.cpu), *places, *sizes, accumulate)
+    panel = i64(around.tiles[moving.tile].panel or panel_columns(f.cpu, dtype))
+    f.call_void(matmul_symbol(dtype, f.cpu), *places, panel, *sizes, accumulate)
     if not direct:
         temps.run([Instruction("tensor_copy", (destination,), (target,))])
 

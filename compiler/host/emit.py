@@ -179,6 +179,15 @@ class Function:
         """The instruction of a reserved value."""
         self._lines[self._reserved.pop(value.text)] = f"  {value.text} = {text}"
 
+    def hold(self, count: int) -> int:
+        """Leave room for ``count`` lines here; returns the position of the first."""
+        self._lines.extend([""] * count)
+        return len(self._lines) - count
+
+    def set_held(self, position: int, text: str) -> None:
+        """The instruction for a line that ``hold`` left."""
+        self._lines[position] = "  " + text
+
     def line(self, text: str) -> None:
         """Append an instruction without a result."""
         self._lines.append("  " + text)
@@ -371,6 +380,11 @@ class Function:
     def load(self, kind: str, address: Value, align: int = 0) -> Value:
         """Load; ``align`` defaults to the element's size."""
         return self.emit(kind, f"load {kind}, {address}, align {align or size_of(kind)}")
+
+    def prefetch(self, address: Value) -> None:
+        """Bring the line at ``address`` near for reading; any address is harmless."""
+        self.module.declare("llvm.prefetch.p0", "void", [PTR, I32, I32, I32])
+        self.line(f"call void @llvm.prefetch.p0({address}, i32 0, i32 3, i32 1)")
 
     def store(self, value: Value, address: Value, align: int = 0) -> None:
         """Store; ``align`` defaults to the element's size."""

@@ -8,12 +8,13 @@ numbers, so that the thread pool can hand out ranges.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trnx.compiler.host.across import emit_across
 from trnx.compiler.host.cost import PARALLEL_CYCLES, body_cost
 from trnx.compiler.host.emit import I64, PTR, Function, Module, Value, i64
 from trnx.compiler.host.index import Indices
+from trnx.compiler.host.layout import panel_layouts
 from trnx.compiler.host.memory import TileMemory, byte_address, row_pitch
 from trnx.compiler.host.phases import Aliases
 from trnx.compiler.host.plan import (
@@ -84,7 +85,8 @@ class KernelEmitter:
         aliases: Aliases,
         threads: int,
     ) -> None:
-        self.module, self.kernel, self.symbol = module, kernel, symbol
+        self.module, self.symbol = module, symbol
+        self.kernel, self._panels = panel_layouts(kernel, module.cpu)
         self.native = TARGETS[target].native_f64
         self._aliases = aliases
         self._threads = threads
@@ -133,6 +135,11 @@ class KernelEmitter:
     def _emit_body(self, frame: _Frame, body: Body) -> None:
         mark, outer = frame.used, dict(frame.tiles)
         for tile, kind in body.tiles:
+            layout = self._panels.get(tile.name)
+            if layout is not None:
+                place = self._allocate(frame, 1, layout.size)
+                frame.tiles[tile.name] = TileMemory(place.base, layout.pitch, layout.step)
+                continue
             rows = tile.shape[0] if kind == ALL_ROWS else 1
             frame.tiles[tile.name] = self._allocate(frame, rows, tile.free_bytes)
         for node in body.nodes:
@@ -284,7 +291,7 @@ class KernelEmitter:
         bases = {tile: next_word(PTR) for tile in shared}
         values = {symbol: next_word(I64) for symbol in known}
         low = next_word(I64)
-        held = {t: TileMemory(bases[t], outer.tiles[t].pitch) for t in shared}
+        held = {t: replace(outer.tiles[t], base=bases[t]) for t in shared}
         frame = _Frame(f, Indices(f, values), params, held, f.argument("scratch"), nested=True)
         opened = f.begin_loop(f.argument("first"), f.argument("last"))
         index = opened.index

@@ -1,15 +1,18 @@
 """The matrix product of ``nc_matmul`` as a library function, register blocked for the CPU found.
 
-``void trnx_matmul_T(ptr c, i64 c_pitch, ptr a, i64 a_pitch, ptr b, i64 b_pitch, i64 m, i64 n,
-i64 k, i64 accumulate)``: c[m, n] (+)= a[k, m].T @ b[k, n]. Pitches are in elements; elements of a
-row are side by side. Products and sums are fused in the dtype ``T``, in ascending k.
+``void trnx_matmul_T(ptr c, i64 c_pitch, ptr a, i64 a_pitch, ptr b, i64 b_pitch, i64 b_panel, i64 m,
+i64 n, i64 k, i64 accumulate)``: c[m, n] (+)= a[k, m].T @ b[k, n]. Pitches are in elements; elements
+of a row are side by side, in b within panels of ``panel_columns`` columns that begin ``b_panel``
+elements apart. Products and sums are fused in the dtype ``T``, in ascending k.
 
-A block of ``height`` rows and ``width`` vectors of c stays in registers while k runs. The rows are
-shared out evenly over the least number of blocks, so there is one function per height.
+A block of ``height`` rows and ``width`` vectors of c stays in registers while k runs. There are
+functions for a few heights: rows are shared out evenly over tall blocks where that works out, else
+over falling powers of two. Columns that do not fill a panel take functions of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trnx.compiler.host.cpu import Cpu
@@ -30,17 +33,25 @@ _ARGUMENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """Rows and vectors of the register block."""
+    """Register blocks: ``width`` vectors, and the heights of full panels in falling order.
 
-    height: int
+    The first ``tall`` heights are consecutive; rows that cut evenly into those use only them.
+    """
+
     width: int
+    heights: tuple[int, ...]
+    tall: int
 
 
 def blocking(cpu: Cpu) -> Blocking:
     """The largest block whose sums, one row of b and a broadcast fit the registers."""
-    if cpu.registers >= 32:
-        return Blocking(14, 2) if cpu.vector_bytes == 64 else Blocking(6, 4)
-    return Blocking(6, 2)
+    if cpu.registers >= 32 and cpu.vector_bytes == 64:
+        return Blocking(2, (14, 13, 12, 8, 4, 2, 1), 3)
+    return Blocking(4 if cpu.registers >= 32 else 2, (6, 5, 4, 2, 1), 3)
+
+
+_PART_HEIGHTS = (8, 4, 2, 1)
+"""Heights for panels that are not full."""
 
 
 def matmul_symbol(dtype: DType, cpu: Cpu) -> str:
@@ -52,9 +63,16 @@ def emit_matmul(module: Module, dtype: DType) -> None:
     """Add the matrix product in ``dtype`` to a module."""
     assert dtype in (float32, float64)
     block = blocking(module.cpu)
-    for height in range(1, block.height + 1):
-        _emit_block(module, dtype, height, block.width)
+    for height in block.heights:
+        _emit_block(module, dtype, height, block.width, full=True)
+    for height in _PART_HEIGHTS:
+        _emit_block(module, dtype, height, block.width, full=False)
     _emit_driver(module, dtype, block)
+
+
+def panel_columns(cpu: Cpu, dtype: DType) -> int:
+    """Columns that one pass over k computes."""
+    return blocking(cpu).width * _lanes(cpu, dtype)
 
 
 def _lanes(cpu: Cpu, dtype: DType) -> int:
@@ -62,141 +80,189 @@ def _lanes(cpu: Cpu, dtype: DType) -> int:
 
 
 def _emit_driver(module: Module, dtype: DType, block: Blocking) -> None:
-    sizes = [(I64, "m"), (I64, "n"), (I64, "k"), (I64, "accumulate")]
+    sizes = [(I64, "b_panel"), (I64, "m"), (I64, "n"), (I64, "k"), (I64, "accumulate")]
     f = Function(module, matmul_symbol(dtype, module.cpu), "void", [*_ARGUMENTS, *sizes])
     element = "double" if dtype == float64 else "float"
     m, n = f.argument("m"), f.argument("n")
-    columns = block.width * _lanes(module.cpu, dtype)
-    blocks = f.binary("sdiv", f.binary("add", m, i64(block.height - 1)), i64(block.height))
-    some = f.icmp("sgt", m, i64(0))
-    work, done = f.new_block(), f.new_block()
-    f.branch(some, work, done)
-    f.place(work)
-    small = f.binary("sdiv", m, blocks)
-    larger = f.binary("sub", m, f.binary("mul", small, blocks))
-    across = f.begin_loop(i64(0), n, columns)
+    columns = panel_columns(module.cpu, dtype)
+    tallest, lowest = block.heights[0], block.heights[block.tall - 1]
+    blocks = f.binary("sdiv", f.binary("add", m, i64(tallest - 1)), i64(tallest))
+    blocks = f.select(f.icmp("slt", blocks, i64(1)), i64(1), blocks)
+    share = f.binary("sdiv", m, blocks)
+    even = f.icmp("sge", share, i64(lowest))
+    across = f.begin_loop(i64(0), n, columns, carried=[f.argument("b")])
+    panel = across.carried[0]
+    next_panel = f.pointer(panel, f.argument("b_panel"), element)
     left = f.binary("sub", n, across.index)
-    width = f.select(f.icmp("slt", left, i64(columns)), left, i64(columns))
-    panel = f.pointer(f.argument("b"), across.index, element)
-    down = f.begin_loop(i64(0), blocks, carried=[i64(0)])
-    row = down.carried[0]
-    extra = f.convert("zext", f.icmp("slt", down.index, larger), I64)
-    height = f.binary("add", small, extra)
+    full = f.icmp("sge", left, i64(columns))
+    width = f.select(full, i64(columns), left)
+    larger = f.binary("sub", m, f.binary("mul", share, blocks))
+
+    head, rows, leave = f.new_block("rows"), f.new_block(), f.new_block()
+    before = f.block
+    f.jump(head)
+    f.place(head)
+    row, count, following = (Value(I64, f"%{f.new_block('r')}") for _ in range(3))
+    position = f.hold(2)
+    f.branch(f.icmp("slt", row, m), rows, leave)
+    f.place(rows)
+    rest = f.binary("sub", m, row)
+    extra = f.convert("zext", f.icmp("slt", count, larger), I64)
+    spread = f.binary("add", share, extra)
+    greedy = f.select(full, _largest(f, rest, block.heights), _largest(f, rest, _PART_HEIGHTS))
+    height = f.select(f.binary("and", full, even), spread, greedy)
+    f.line(f"{following.text} = add i64 {row.text}, {height.text}")
+    # What the next block needs is fetched meanwhile: more rows of a, or the next columns of b.
+    more = f.icmp("slt", following, m)
+    next_rows = f.pointer(f.argument("a"), following, element)
+    ahead = f.select(more, next_rows, next_panel)
+    ahead_pitch = f.select(more, f.argument("a_pitch"), f.argument("b_pitch"))
     start = f.binary("mul", row, f.argument("c_pitch"))
     target = f.pointer(f.argument("c"), f.binary("add", start, across.index), element)
-    source = f.pointer(f.argument("a"), row, element)
     arguments = [
         target,
         f.argument("c_pitch"),
-        source,
+        f.pointer(f.argument("a"), row, element),
         f.argument("a_pitch"),
         panel,
         f.argument("b_pitch"),
         width,
         f.argument("k"),
         f.argument("accumulate"),
+        ahead,
+        ahead_pitch,
     ]
-    labels = [f.new_block() for _ in range(block.height)]
     join = f.new_block()
-    cases = " ".join(f"i64 {h + 1}, label %{label}" for h, label in enumerate(labels))
-    f.line(f"switch {height}, label %{labels[0]} [ {cases} ]")
-    for h, label in enumerate(labels):
-        f.place(label)
-        text = ", ".join(map(str, arguments))
-        f.line(f"call void @{_block_name(module.cpu, dtype, h + 1)}({text})")
-        f.jump(join)
-    f.place(join)
-    f.end_loop(down, [f.binary("add", row, height)])
-    f.end_loop(across)
-    f.jump(done)
-    f.place(done)
-    f.finish()
-
-
-def _block_name(cpu: Cpu, dtype: DType, height: int) -> str:
-    return f"{matmul_symbol(dtype, cpu)}_{height}"
-
-
-def _emit_block(module: Module, dtype: DType, height: int, width: int) -> None:
-    """c[height, n] for n up to ``width`` vectors."""
-    sizes = [(I64, "n"), (I64, "k"), (I64, "accumulate")]
-    f = Function(
-        module, _block_name(module.cpu, dtype, height), "void", [*_ARGUMENTS, *sizes], internal=True
-    )
-    lanes = _lanes(module.cpu, dtype)
-    full = f.icmp("eq", f.argument("n"), i64(width * lanes))
-    if module.cpu.masked:
-        _emit_sums(f, dtype, height, width, lanes, masked=True)
-        f.finish()
-        return
-    whole, part, done = f.new_block(), f.new_block(), f.new_block()
+    whole, part = f.new_block(), f.new_block()
     f.branch(full, whole, part)
-    f.place(whole)
-    _emit_sums(f, dtype, height, width, lanes, masked=False)
-    f.jump(done)
-    f.place(part)
-    column = f.begin_loop(i64(0), f.argument("n"))
-    _emit_sums(f, dtype, height, 1, 1, masked=False, column=column.index)
-    f.end_loop(column)
-    f.jump(done)
-    f.place(done)
+    for label, heights, kind in ((whole, block.heights, True), (part, _PART_HEIGHTS, False)):
+        f.place(label)
+        targets = [f.new_block() for _ in heights]
+        cases = " ".join(f"i64 {h}, label %{t}" for h, t in zip(heights, targets, strict=True))
+        f.line(f"switch {height}, label %{targets[-1]} [ {cases} ]")
+        for h, place in zip(heights, targets, strict=True):
+            f.place(place)
+            name = _block_name(module.cpu, dtype, h, kind)
+            f.line(f"call void @{name}({', '.join(map(str, arguments))})")
+            f.jump(join)
+    f.place(join)
+    counted = f.binary("add", count, i64(1))
+    f.jump(head)
+    for k, (phi, after) in enumerate(((row, following), (count, counted))):
+        text = f"phi i64 [ 0, %{before} ], [ {after.text}, %{join} ]"
+        f.set_held(position + k, f"{phi.text} = {text}")
+    f.place(leave)
+    f.end_loop(across, [next_panel])
     f.finish()
 
 
-def _emit_sums(
-    f: Function,
-    dtype: DType,
-    height: int,
-    width: int,
-    lanes: int,
-    masked: bool,
-    column: Value | None = None,
-) -> None:
-    element = "double" if dtype == float64 else "float"
-    vector = vector_type(element, lanes)
-    first = i64(0) if column is None else column
-    offsets = [f.binary("add", first, i64(v * lanes)) for v in range(width)]
-    masks: list[Value | None] = [None] * width
-    if masked:
-        masks = [tail_mask(f, i64(v * lanes), f.argument("n"), lanes) for v in range(width)]
-    c = f.argument("c")
-    rows = [
-        f.pointer(c, f.binary("mul", f.argument("c_pitch"), i64(r)), element) if r else c
-        for r in range(height)
-    ]
-    places = [[f.pointer(row, offset, element) for offset in offsets] for row in rows]
-    fresh, old, start = f.new_block(), f.new_block(), f.new_block()
-    f.branch(f.icmp("eq", f.argument("accumulate"), i64(0)), fresh, old)
-    f.place(old)
-    loaded = [
-        load_elements(f, element, place, 1, lanes, masks[v])
-        for line in places
-        for v, place in enumerate(line)
-    ]
-    before = f.block
-    f.jump(start)
-    f.place(fresh)
-    f.jump(start)
-    f.place(start)
-    zero = f.number(0.0, vector)
-    sums = [f.phi(vector, [(value, before), (zero, fresh)]) for value in loaded]
-    loop = f.begin_loop(i64(0), f.argument("k"), carried=sums)
-    a = f.pointer(f.argument("a"), f.binary("mul", loop.index, f.argument("a_pitch")), element)
-    b = f.pointer(f.argument("b"), f.binary("mul", loop.index, f.argument("b_pitch")), element)
-    line = [
-        load_elements(f, element, f.pointer(b, offset, element), 1, lanes, masks[v])
-        for v, offset in enumerate(offsets)
-    ]
-    after: list[Value] = []
-    for r in range(height):
-        scalar = f.splat(f.load(element, f.pointer(a, i64(r), element)), lanes)
-        for v in range(width):
-            total = loop.carried[r * width + v]
-            after.append(fused(f, scalar, line[v], total))
-    final = f.end_loop(loop, after)
-    for r in range(height):
-        for v in range(width):
-            store_elements(f, final[r * width + v], places[r][v], 1, lanes, masks[v])
+def _largest(f: Function, rest: Value, heights: tuple[int, ...]) -> Value:
+    """The largest of ``heights`` (falling, ending in 1) that is at most ``rest``."""
+    best = i64(heights[-1])
+    for height in reversed(heights[:-1]):
+        best = f.select(f.icmp("sge", rest, i64(height)), i64(height), best)
+    return best
+
+
+def _block_name(cpu: Cpu, dtype: DType, height: int, full: bool) -> str:
+    return f"{matmul_symbol(dtype, cpu)}_{height}{'' if full else '_part'}"
+
+
+def _emit_block(module: Module, dtype: DType, height: int, width: int, full: bool) -> None:
+    """c[height, n] for n equal to ``width`` vectors, or (not ``full``) for any smaller n."""
+    sizes = [(I64, "n"), (I64, "k"), (I64, "accumulate"), (PTR, "ahead"), (I64, "ahead_pitch")]
+    name = _block_name(module.cpu, dtype, height, full)
+    f = Function(module, name, "void", [*_ARGUMENTS, *sizes], internal=True)
+    lanes = _lanes(module.cpu, dtype)
+    if full or module.cpu.masked:
+        _Block(f, dtype, height, width, lanes, masked=not full).emit(i64(0))
+    else:
+        column = f.begin_loop(i64(0), f.argument("n"))
+        _Block(f, dtype, height, 1, 1, masked=False).emit(column.index)
+        f.end_loop(column)
+    f.finish()
+
+
+@dataclass(slots=True)
+class _Block:
+    """Emits one register block."""
+
+    f: Function
+    dtype: DType
+    height: int
+    width: int
+    lanes: int
+    masked: bool
+
+    def emit(self, column: Value) -> None:
+        """c[height, width·lanes] from ``column`` on."""
+        f = self.f
+        element = self._element
+        offsets = [f.binary("add", column, i64(v * self.lanes)) for v in range(self.width)]
+        masks: list[Value | None] = [None] * self.width
+        if self.masked:
+            n = f.argument("n")
+            masks = [tail_mask(f, i64(v * self.lanes), n, self.lanes) for v in range(self.width)]
+        fresh, old, start = f.new_block(), f.new_block(), f.new_block()
+        f.branch(f.icmp("eq", f.argument("accumulate"), i64(0)), fresh, old)
+        f.place(old)
+        loaded = [
+            load_elements(f, element, place, 1, self.lanes, masks[v])
+            for line in self._places(offsets)
+            for v, place in enumerate(line)
+        ]
+        before = f.block
+        f.jump(start)
+        f.place(fresh)
+        f.jump(start)
+        f.place(start)
+        vector = vector_type(element, self.lanes)
+        zero = f.number(0.0, vector)
+        sums = [f.phi(vector, [(value, before), (zero, fresh)]) for value in loaded]
+        loop = f.begin_loop(i64(0), f.argument("k"), carried=sums)
+        final = f.end_loop(loop, self._step(loop.index, loop.carried, offsets, masks))
+        at = iter(final)
+        for line in self._places(offsets):
+            for v, place in enumerate(line):
+                store_elements(f, next(at), place, 1, self.lanes, masks[v])
+
+    @property
+    def _element(self) -> str:
+        return "double" if self.dtype == float64 else "float"
+
+    def _places(self, offsets: Sequence[Value]) -> Iterator[list[Value]]:
+        """Addresses in c row by row. Made anew where needed: kept ones would fill registers."""
+        f, row = self.f, self.f.argument("c")
+        for r in range(self.height):
+            if r:
+                row = f.pointer(row, f.argument("c_pitch"), self._element)
+            yield [f.pointer(row, offset, self._element) for offset in offsets]
+
+    def _step(
+        self,
+        k: Value,
+        sums: Sequence[Value],
+        offsets: Sequence[Value],
+        masks: Sequence[Value | None],
+    ) -> list[Value]:
+        """The sums after adding column k of a times row k of b."""
+        f, element = self.f, self._element
+        a = f.pointer(f.argument("a"), f.binary("mul", k, f.argument("a_pitch")), element)
+        b = f.pointer(f.argument("b"), f.binary("mul", k, f.argument("b_pitch")), element)
+        line = [
+            load_elements(f, element, f.pointer(b, offset, element), 1, self.lanes, mask)
+            for offset, mask in zip(offsets, masks, strict=True)
+        ]
+        ahead = f.binary("mul", k, f.argument("ahead_pitch"))
+        soon = f.pointer(f.argument("ahead"), ahead, element)
+        for byte in range(0, self.width * self.lanes * self.dtype.itemsize, 64):
+            f.prefetch(f.pointer(soon, i64(byte), "i8"))
+        after: list[Value] = []
+        for r in range(self.height):
+            scalar = f.splat(f.load(element, f.pointer(a, i64(r), element)), self.lanes)
+            for v in range(self.width):
+                after.append(fused(f, scalar, line[v], sums[r * self.width + v]))
+        return after
 
 
 def fused(f: Function, a: Value, b: Value, c: Value) -> Value:

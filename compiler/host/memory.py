@@ -23,10 +23,14 @@ from trnx.compiler.tile.expr import Index
 
 @dataclass(frozen=True, slots=True)
 class TileMemory:
-    """Where a tile lives: address of its first row and bytes from row to row (0: one row)."""
+    """Where a tile lives: address of its first row and bytes from row to row (0: one row).
+
+    ``panel`` is the distance of its panels in elements, 0 for a plain tile (see ``layout``).
+    """
 
     base: Value
     pitch: int
+    panel: int = 0
 
 
 def row_pitch(row_bytes: int, rows: int) -> int:

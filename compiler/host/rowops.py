@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeGuard
 
 import numpy as np
 
@@ -137,48 +137,97 @@ def row_op(order: int, instruction: Instruction, dtype_of: Callable[[Access], DT
         or (op == "tensor_reduce" and instruction.attr("op") == "subtract")
         or (op == "dma_compute" and not _injective(free_spans(instruction.outs[0])))
     )
-    shaped = _shaped_operand(instruction)
-    local = all(isinstance(a, HbmAccess) for a in (*instruction.outs, *instruction.ins))
-    spans = shaped.spans if local else free_spans(shaped)
-    counts = tuple(s.count for s in spans)
-    keep = [k for k, count in enumerate(counts) if count != 1]
-
-    def walk(access: Access, length: int | None = None) -> Walk:
-        own = access.spans if local else free_spans(access)
-        if length is None and _is_row_scalar(own) and not _is_row_scalar(spans):
-            return Walk(access, dtype_of(access), (0,) * len(keep))
-        positions = keep if length is None else [k for k in keep if k < length]
-        size = len(counts) if length is None else length
-        own = _aligned(own, counts[:size], instruction)
-        return Walk(access, dtype_of(access), tuple(own[k].stride for k in positions))
-
-    read = (lambda o: _whole(o, dtype_of)) if sequential else walk
-    sources = tuple(
-        read(o) if isinstance(o, TileAccess | HbmAccess) else None for o in instruction.ins
-    )
-    results: list[tuple[Walk, int]] = []
-    if sequential:
-        results.append((_whole(instruction.outs[0], dtype_of), len(keep)))
-    elif op == "tensor_reduce":
-        axes = instruction.attr("axis", (1,))
-        size = len(axes) if isinstance(axes, tuple) else 1
-        kept = len(counts) - size
-        results.append((walk(instruction.outs[0], kept), sum(k < kept for k in keep)))
-    else:
-        results.append((walk(instruction.outs[0]), len(keep)))
-    if len(instruction.outs) > 1:
-        results.append((walk(instruction.outs[1], 0), 0))
-    old = None
-    if op == "tensor_copy_predicated" or op == "dma_compute":
-        old = results[0][0]
-    nest = tuple(counts[k] for k in keep)
+    view = _whole_rows(instruction, dtype_of) if sequential else _by_element(instruction, dtype_of)
     indices = tuple(
-        Walk(o.index, dtype_of(o.index), (0,) * len(keep))
+        Walk(o.index, dtype_of(o.index), (0,) * len(view.counts))
         for o in (*instruction.outs, *instruction.ins)
         if isinstance(o, HbmAccess) and o.index is not None
     )
-    made = RowOp(order, instruction, nest, sources, tuple(results), old, indices, (), sequential)
+    old = view.results[0][0] if op in ("tensor_copy_predicated", "dma_compute") else None
+    made = RowOp(
+        order, instruction, view.counts, view.sources, view.results, old, indices, (), sequential
+    )
     return _with_pattern(made) if op in ("iota", "affine_select") else made
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    counts: Counts
+    sources: tuple[Walk | None, ...]
+    results: tuple[tuple[Walk, int], ...]
+
+
+def _whole_rows(instruction: Instruction, dtype_of: Callable[[Access], DType]) -> _View:
+    """Operands of a sequential operation, each with its own dimensions."""
+
+    def whole(access: Access) -> Walk:
+        return Walk(access, dtype_of(access), tuple(s.stride for s in free_spans(access)))
+
+    sources = tuple(whole(o) if _is_access(o) else None for o in instruction.ins)
+    counts = tuple(s.count for s in free_spans(_shaped_operand(instruction)))
+    return _View(counts, sources, ((whole(instruction.outs[0]), len(counts)),))
+
+
+def _by_element(instruction: Instruction, dtype_of: Callable[[Access], DType]) -> _View:
+    """Operands of an elementwise operation or reduction in a nest that fits them all."""
+    local = all(isinstance(a, HbmAccess) for a in (*instruction.outs, *instruction.ins))
+
+    def dims(access: Access) -> list[Span]:
+        spans = access.spans if local else free_spans(access)
+        return [s for s in spans if s.count != 1]
+
+    def counts_of(spans: Sequence[Span]) -> Counts:
+        return tuple(s.count for s in spans)
+
+    shaped = _shaped_operand(instruction)
+    spans = dims(shaped)
+    kept = len(spans)
+    if instruction.op == "tensor_reduce":
+        axes = instruction.attr("axis", (1,))
+        size = len(axes) if isinstance(axes, tuple) else 1
+        free = free_spans(shaped)
+        kept = sum(s.count != 1 for s in free[: len(free) - size])
+    outer, inner = counts_of(spans[:kept]), counts_of(spans[kept:])
+    operands = [o for o in instruction.ins if isinstance(o, TileAccess | HbmAccess)]
+    for access in operands:
+        own = counts_of(dims(access))
+        if own and access is not shaped:
+            outer = _common(outer, own, instruction)
+    outer = _common(outer, counts_of(dims(instruction.outs[0])), instruction)
+    nest = outer + inner
+
+    def walk(access: Access, covered: Counts) -> Walk:
+        own = dims(access)
+        strides: Counts = (0,) * len(covered)
+        if own or not covered:
+            strides = split(counts_of(own), tuple(s.stride for s in own), covered)
+        return Walk(access, dtype_of(access), strides)
+
+    sources = tuple(
+        walk(o, nest) if isinstance(o, TileAccess | HbmAccess) else None for o in instruction.ins
+    )
+    results = [(walk(instruction.outs[0], outer), len(outer))]
+    if len(instruction.outs) > 1:
+        results.append((walk(instruction.outs[1], ()), 0))
+    return _View(nest, sources, tuple(results))
+
+
+def _is_access(operand: object) -> TypeGuard[Access]:
+    return isinstance(operand, TileAccess | HbmAccess)
+
+
+def _common(left: Counts, right: Counts, instruction: Instruction) -> Counts:
+    nest = refine(left, right)
+    if nest is not None:
+        return nest
+    raise TileError(
+        message(
+            f"{instruction.op}: free shapes {[str(c) for c in left]} and "
+            f"{[str(c) for c in right]} differ",
+            instruction.source,
+            "Give every operand the same partition and free counts",
+        )
+    )
 
 
 def _with_pattern(op: RowOp) -> RowOp:
@@ -210,10 +259,6 @@ def _with_pattern(op: RowOp) -> RowOp:
     )
 
 
-def _whole(access: Access, dtype_of: Callable[[Access], DType]) -> Walk:
-    return Walk(access, dtype_of(access), tuple(s.stride for s in free_spans(access)))
-
-
 def _shaped_operand(instruction: Instruction) -> Access:
     """The operand whose shape is the nest: what a reduction reads, else what is written."""
     if instruction.op == "tensor_reduce" or instruction.op in SEQUENTIAL:
@@ -234,29 +279,6 @@ def _injective(spans: Sequence[Span]) -> bool:
             return False
         reach += stride * (count - 1)
     return True
-
-
-def _is_row_scalar(spans: Sequence[Span]) -> bool:
-    return all(s.count == 1 for s in spans)
-
-
-def _aligned(spans: Sequence[Span], counts: Counts, instruction: Instruction) -> tuple[Span, ...]:
-    """Spans regrouped to ``counts`` (size-1 dimensions may come and go)."""
-    if tuple(s.count for s in spans) == counts:
-        return tuple(spans)
-    rest = [s for s in spans if s.count != 1]
-    wanted = [c for c in counts if c != 1]
-    if [s.count for s in rest] == wanted:
-        pending = iter(rest)
-        return tuple(Span(0, 1) if c == 1 else next(pending) for c in counts)
-    raise TileError(
-        message(
-            f"{instruction.op}: free shapes {[str(s.count) for s in spans]} and "
-            f"{[str(c) for c in counts]} differ",
-            instruction.source,
-            "Give every operand the same partition and free counts",
-        )
-    )
 
 
 def refine(left: Counts, right: Counts) -> Counts | None:
