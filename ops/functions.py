@@ -147,12 +147,12 @@ def rsqrt(x: Array) -> Array:
 
 
 def sin(x: Array) -> Array:
-    """Sine of an angle in radians."""
+    """Sine of an angle in radians; NaN where rounding has lost it (above 2**17 in f32)."""
     return primitives["sin"].bind(x)
 
 
 def cos(x: Array) -> Array:
-    """Cosine of an angle in radians."""
+    """Cosine of an angle in radians; NaN where rounding has lost it (above 2**17 in f32)."""
     return primitives["cos"].bind(x)
 
 

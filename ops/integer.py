@@ -56,6 +56,7 @@ remainder_p = binary(
     accepts=REAL,
     reference=_remainder,
     ranges=((7.1, 7.9), (2.1, 2.2)),
+    skips={"huge": "the rest of an f32 quotient above 2**46 has no correct digit: NaN"},
     grad_order=1,
     flops=6,
 )

@@ -119,14 +119,20 @@ def as_is(name: str, *operands: Array, **params: Any) -> Array:
 def _sine(x: Array) -> Array:
     """sin(kπ + r) = (-1)^k sin(r)."""
     count = op.round(op.mul(x, 1 / math.pi))
-    return op.mul(as_is("sin", _less_multiple(x, count, 1.0)), _sign_of(count))
+    return _in_range(x, op.mul(as_is("sin", _less_multiple(x, count, 1.0)), _sign_of(count)))
 
 
 def _cosine(x: Array) -> Array:
     """cos((k + 1/2)π + r) = -(-1)^k sin(r)."""
     count = op.round(op.sub(op.mul(x, 1 / math.pi), 0.5))
     rest = _less_multiple(x, op.add(op.mul(count, 2.0), 1.0), 0.5)
-    return op.neg(op.mul(as_is("sin", rest), _sign_of(count)))
+    return _in_range(x, op.neg(op.mul(as_is("sin", rest), _sign_of(count))))
+
+
+def _in_range(x: Array, result: Array) -> Array:
+    """NaN where the reduction has lost the angle: better than a number that means nothing."""
+    limit = 2.0**27 if op.dtype_of(x) == float64 else 2.0**17
+    return op.select(op.le(op.abs(x), limit), result, math.nan)
 
 
 @expansion("sin")

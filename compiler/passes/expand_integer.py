@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -196,7 +197,7 @@ def _division(name: str) -> Choose:
         if target.native_i64 or not (is_integer(dtype) or is_float(dtype)) or dtype.itemsize == 8:
             return None
         if is_float(dtype):
-            divide: Callable[..., tuple[Array, Array]] = _divide_floats
+            divide: Callable[..., tuple[Array, Array]] = _divide_all_floats
         elif dtype.itemsize <= 2:
             divide = _divide_short
         else:
@@ -230,17 +231,57 @@ def _split(x: Array) -> tuple[Array, Array]:
 
 
 def _divide_floats(x: Array, y: Array) -> tuple[Array, Array]:
-    """floor(x / y) and the rest, exact while the quotient is below 2^24."""
+    """floor(x / y) and the rest of finite floats, exact while the quotient is below 2^24."""
     x, y = _paired(op.convert(x, float32), op.convert(y, float32))
-    quotient = op.floor(op.div(x, y))
-    rest = _rest(x, y, quotient)
-    size = op.abs(y)
-    # The estimate is off by one at most: the rest must lie in [0, |y|) on the divisor's side.
-    turned = op.select(op.lt(y, 0.0), op.neg(rest), rest)
-    step = op.sub(op.convert(op.ge(turned, size), float32), op.convert(op.lt(turned, 0.0), float32))
-    quotient = op.add(quotient, step)
-    rest = op.sub(rest, op.mul(step, y))
-    return quotient, rest
+    quotient, rest = _floor_and_rest(op.abs(x), op.abs(y))
+    return _signed_floats(x, y, quotient, rest)
+
+
+def _floor_and_rest(a: Array, b: Array) -> tuple[Array, Array]:
+    """floor(a / b) and the rest for b > 0; the rest shows where the estimate is off by one."""
+    quotient = op.floor(op.div(a, b))
+    rest = _rest(a, b, quotient)
+    step = op.sub(op.convert(op.ge(rest, b), float32), op.convert(op.lt(rest, 0.0), float32))
+    return op.add(quotient, step), op.sub(rest, op.mul(step, b))
+
+
+def _signed_floats(x: Array, y: Array, quotient: Array, rest: Array) -> tuple[Array, Array]:
+    """From magnitudes: rounded down, the rest with the sign of y. Only the last step rounds."""
+    differ = op.ne(op.lt(x, 0.0), op.lt(y, 0.0))
+    crossed = op.bitwise_and(differ, op.ne(rest, 0.0))
+    quotient = op.select(differ, op.neg(quotient), quotient)
+    quotient = op.sub(quotient, op.convert(crossed, float32))
+    rest = op.select(crossed, op.sub(op.abs(y), rest), rest)
+    return quotient, op.select(op.lt(y, 0.0), op.neg(rest), rest)
+
+
+# Quotients from here on are whole numbers in fp32, and a second division is needed for the rest.
+_WHOLE = 2.0**23
+
+
+def _divide_all_floats(x: Array, y: Array) -> tuple[Array, Array]:
+    """floor(x / y) and the rest over all of f32.
+
+    * Huge and infinite operands are scaled down first; an infinite divisor then acts like one far
+      above every dividend: a finite x is its own rest, or lies one quotient below 0.
+    * A quotient of 2^23 to 2^46 is taken in two divisions, so that the rest stays exact. Above, the
+      quotient is that of the division and the rest is NaN: it would have no correct digit.
+    """
+    x, y = _paired(op.convert(x, float32), op.convert(y, float32))
+    huge = op.ge(op.max(op.abs(x), op.abs(y)), 2.0**100)
+    down = op.select(huge, float32.type(2.0**-64), float32.type(1.0))
+    a = op.mul(op.abs(x), down)
+    b = op.min(op.mul(op.abs(y), down), 2.0**110)
+    ratio = op.div(a, b)
+    large, endless = op.ge(ratio, _WHOLE), op.ge(ratio, _WHOLE * _WHOLE)
+    first = op.select(large, op.select(endless, math.nan, ratio), 0.0)
+    second, rest = _floor_and_rest(_rest(a, b, first), b)
+    up = op.select(huge, float32.type(2.0**64), float32.type(1.0))
+    quotient, rest = _signed_floats(x, y, op.add(first, second), op.mul(rest, up))
+    # Division by 0 and quotients beyond every exact one; an infinite dividend has no quotient.
+    quotient = op.select(endless, op.div(x, y), quotient)
+    lost = op.bitwise_and(op.eq(op.abs(x), math.inf), op.gt(op.abs(y), 0.0))
+    return op.select(lost, math.nan, quotient), rest
 
 
 def _rest(x: Array, y: Array, quotient: Array) -> Array:

@@ -19,7 +19,7 @@ from trnx.compiler.passes.expand import EXPANSIONS
 from trnx.compiler.pipeline import compile_program
 from trnx.compiler.sim.machine import SimOptions, simulate
 from trnx.compiler.targets import target as find_target
-from trnx.core import Primitive, Program, RecordTrace, aval_of, dtypes
+from trnx.core import Params, Primitive, Program, RecordTrace, aval_of, dtypes
 from trnx.core.tracing import use_trace
 from trnx.runtime.convert import from_host
 from trnx.runtime.devices import CPU, NEURON
@@ -150,6 +150,46 @@ def check_sim(primitive: Primitive, target: str, every: bool) -> None:
     result = simulate(program, _inputs(only), options=options)
     assert not result.findings, result.findings[:3]
     _compare(result.outputs, wanted, f"simulator of {target}")
+
+
+# ---------------------------------------------------------------- IEEE's special values
+def special_operands(primitive: Primitive, dtype: np.dtype[Any], target: str) -> list[NumpyArray]:
+    """Every pair of zeros, infinities, NaN, tiny, huge and ordinary values."""
+    values = columns.special_values(dtype)
+    size = np.abs(values.astype(np.float64))
+    kept = np.ones(values.size, bool)
+    if target == "neuron" and dtype.itemsize >= 4:
+        kept &= (size == 0) | ~(size < 1e-38)  # subnormals may be flushed there
+    if "huge" in primitive.tests.skips:
+        kept &= ~((size > 1e5) & np.isfinite(size))
+    values = values[kept]
+    if len(primitive.tests.cases[0].shapes) == 1:
+        return [values]
+    return [np.repeat(values, values.size), np.tile(values, values.size)]
+
+
+def check_special(primitive: Primitive, target: str, dtype: np.dtype[Any]) -> None:
+    """Native code treats special values as the reference does."""
+    operands = special_operands(primitive, dtype, target)
+    params = dict(primitive.tests.cases[0].params)
+    trace = RecordTrace("special")
+    try:
+        with use_trace(trace):
+            inputs = [trace.add_input(aval_of(x)) for x in operands]
+            program = trace.build(primitive.bind_all(inputs, Params(params)))
+    finally:
+        trace.end()
+    executable = executable_for(program, DEVICES[target], kind="op")
+    (got,) = executable([from_host(x, device=DEVICES[target]) for x in operands])
+    (want,) = reference(primitive, operands, params)
+    bound = primitive.tests.tolerance.get(dtypes.short_name(want.dtype), 0.0)
+    if bound and np.asarray(want).dtype.kind != "b":
+        assert_close(got, want, bound, primitive.name, floor=0.0)
+        return
+    got, want = np.asarray(got), np.asarray(want)
+    same = (got == want) | ((got != got) & (want != want))
+    shown = [tuple(x[~same][:5]) for x in (*operands, got, want)]
+    assert same.all(), f"{primitive.name}: operands, result and reference differ: {shown}"
 
 
 # ---------------------------------------------------------------- derivatives, native f64

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ops import compiled
 from tests.ops.table import calls
-from trnx.core import Primitive, primitives
+from trnx.core import Primitive, dtypes, primitives
 from trnx.runtime.convert import from_host
 from trnx.runtime.devices import use_device
 from trnx.testing import count_compiles
@@ -49,6 +49,23 @@ def test_primitive_every_pair(primitive: Primitive, column: str, target: str) ->
 def test_derivatives(primitive: Primitive) -> None:
     """jvp and vjp as native f64 code for cpu: finite differences and adjointness."""
     compiled.check_derivatives(primitive, False)
+
+
+_ELEMENTWISE_FILES = ("ops/elementwise.py", "ops/compare.py", "ops/integer.py")
+_ELEMENTWISE = [
+    p for p in DECLARED if p.file in _ELEMENTWISE_FILES and dtypes.float32 in p.tests.dtypes
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype"),
+    [("neuron", dtypes.float32), ("neuron", dtypes.bfloat16), ("cpu", dtypes.float64)],
+    ids=str,
+)
+@pytest.mark.parametrize("primitive", _ELEMENTWISE, ids=lambda p: p.name)
+def test_special_values(primitive: Primitive, target: str, dtype: np.dtype) -> None:
+    """Zeros, infinities, NaN, tiny and huge operands, in every pair."""
+    compiled.check_special(primitive, target, dtype)
 
 
 @pytest.mark.parametrize("primitive", DECLARED, ids=lambda p: p.name)
