@@ -1,8 +1,11 @@
 """The primitives as functions, with `jax.lax` names where it has the operation.
 
 They take operands of equal dtypes, and of equal shapes or without axes; `trnx.numpy` promotes and
-broadcasts on top of them.
+broadcasts on top of them. Loops and branches take functions of trees of arrays.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from trnx.ops.functions import abs as abs
 from trnx.ops.functions import add as add
@@ -69,3 +72,27 @@ from trnx.ops.functions import take_along as take_along
 from trnx.ops.functions import tanh as tanh
 from trnx.ops.functions import threefry2x32 as threefry2x32
 from trnx.ops.functions import transpose as transpose
+
+if TYPE_CHECKING:
+    from trnx.control import associative_scan as associative_scan
+    from trnx.control import cond as cond
+    from trnx.control import fori_loop as fori_loop
+    from trnx.control import map as map
+    from trnx.control import scan as scan
+    from trnx.control import switch as switch
+    from trnx.control import while_loop as while_loop
+
+# Control flow needs the transforms, which are imported when they are first asked for.
+_LAZY = ("associative_scan", "cond", "fori_loop", "map", "scan", "switch", "while_loop")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'trnx.lax' has no attribute {name!r}")
+    value = getattr(importlib.import_module("trnx.control"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -390,7 +390,7 @@ class RecordTrace(Trace):
         """The recorded program with these outputs (tracers, arrays or scalars)."""
         atoms = tuple([self.atom(value) for value in outputs])
         return Program(
-            self.name,
+            _identifier(self.name),
             tuple(self.inputs),
             tuple(self._constants),
             tuple(self.equations),
@@ -424,6 +424,14 @@ class RecordTrace(Trace):
             made = f"it is the {equation.primitive.name} of {equation.source}"
             clause = f"{made}; {clause}" if clause else made
         return clause
+
+
+def _identifier(name: str) -> str:
+    """A name that the text of programs can hold: ``lambda`` for ``<lambda>``."""
+    if name.isidentifier():
+        return name
+    letters = "".join(c for c in name if c.isalnum() or c == "_")
+    return letters if letters.isidentifier() else f"f{letters}"
 
 
 def _same_bytes(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:

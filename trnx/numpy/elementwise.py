@@ -105,7 +105,7 @@ def power(x: ArrayLike, y: ArrayLike) -> Array:
     if isinstance(y, int | float) and not isinstance(y, bool | np.generic):
         whole = isinstance(y, int) or y.is_integer()
         dtype, _ = common_type("power", (x, y))
-        if whole and abs(y) <= _LARGEST_STATIC_EXPONENT:
+        if whole and -_LARGEST_STATIC_EXPONENT <= y <= _LARGEST_STATIC_EXPONENT:
             if dtypes.is_integer(dtype) and y < 0:
                 raise DTypeError(
                     message(
