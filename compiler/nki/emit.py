@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,14 @@ from trnx.compiler.nki.accesses import (
     hoistable,
     number_text,
     tile_text,
+)
+from trnx.compiler.nki.layout import (
+    WIDTH,
+    call_lines,
+    indices,
+    non_linear_atoms,
+    split_commas,
+    tuple_text,
 )
 from trnx.compiler.nki.names import (
     BOOL_ALIAS,
@@ -71,7 +79,6 @@ from trnx.core.dtypes import bool_, int32, short_name
 from trnx.core.errors import UnsupportedError, message
 from trnx.core.source import Source
 
-_WIDTH = 96
 _IMPORTS = ("import nki", "import nki.isa as nisa", "import nki.language as nl")
 
 
@@ -237,7 +244,7 @@ class _Printer:
                 "Make the tensor contiguous: NKI arguments are dense",
             )
         dtype = self.dtype(param.dtype, f"parameter '{param.name}'", None)
-        shape = _tuple(map(str, param.shape))
+        shape = tuple_text(map(str, param.shape))
         if param.role == "out":
             self.emit(f"{param.name} = nl.ndarray({shape}, dtype={dtype}, buffer=nl.shared_hbm)")
         else:
@@ -253,7 +260,7 @@ class _Printer:
             if isinstance(statement, Alloc):
                 tile = statement.tile
                 dtype = self.dtype(tile.dtype, f"tile '{tile.name}'", None)
-                shape = _tuple(map(str, tile.shape))
+                shape = tuple_text(map(str, tile.shape))
                 self.emit(
                     f"{tile.name} = nl.ndarray({shape}, dtype={dtype}, buffer=nl.{tile.memory})"
                 )
@@ -272,10 +279,10 @@ class _Printer:
         """Give names to the min, max, // and % sizes that become known at this depth."""
         rows: set[Call] = set()
         found: dict[Call, None] = {}
-        for value, is_rows in _indices(body):
+        for value, is_rows in indices(body):
             if isinstance(value, int):
                 continue
-            for atom in _calls(value):
+            for atom in non_linear_atoms(value):
                 known = symbols(Expr(0, ((atom, 1),))) <= set(scope)
                 if known and atom not in self.names.hoisted:
                     found[atom] = None
@@ -416,7 +423,7 @@ class _Printer:
         given |= self.engine(instruction)
         order = PARAMETERS[instruction.op]
         shown = [f"{name}={given[name]}" for name in order if name in given]
-        return _call(f"nisa.{instruction.op}", shown, 4 * self.depth)
+        return call_lines(f"nisa.{instruction.op}", shown, 4 * self.depth)
 
     def arguments(self, instruction: Instruction) -> dict[str, str]:
         spec = isa.spec(instruction.op)
@@ -457,7 +464,7 @@ class _Printer:
             pairs = (f"[{self.names.text(s)}, {self.names.text(c)}]" for s, c in value)
             return f"[{', '.join(pairs)}]"
         if declared.kind == "axes":
-            return str(value[0]) if len(value) == 1 else _tuple(map(str, value))
+            return str(value[0]) if len(value) == 1 else tuple_text(map(str, value))
         if isinstance(value, bool):
             return str(value)
         if isinstance(value, float):
@@ -512,7 +519,7 @@ class _Printer:
             f"data2={sides[1]}",
             f"op=nl.{OPERATOR_NAMES[str(instruction.attr('op0'))]}",
         ]
-        return _call("nisa.tensor_tensor", arguments, 4 * self.depth)
+        return call_lines("nisa.tensor_tensor", arguments, 4 * self.depth)
 
     def dma_compute(self, instruction: Instruction) -> list[str]:
         dst, source = instruction.outs[0], instruction.ins[0]
@@ -522,9 +529,9 @@ class _Printer:
             raise CannotPrint("a queue is chosen", "Leave the engine of dma_compute out")
         if dst.index is None:
             arguments = [f"dst={target}", f"srcs=[{target}, {self.access(source)}]"]
-            return _call("nisa.dma_compute", [*arguments, "reduce_op=nl.add"], 4 * self.depth)
+            return call_lines("nisa.dma_compute", [*arguments, "reduce_op=nl.add"], 4 * self.depth)
         base, _, inside = target.partition(".ap(")
-        parts = dict(part.split("=", 1) for part in _split_commas(inside[:-1]))
+        parts = dict(part.split("=", 1) for part in split_commas(inside[:-1]))
         pattern, index = parts["pattern"], parts["vector_offset"]
         offset = parts.get("offset", "0")
         arguments = [
@@ -534,92 +541,7 @@ class _Printer:
             f"index={index}",
             f"src={self.access(source)}",
         ]
-        return _call("scatter_add", arguments, 4 * self.depth)
-
-
-def _tuple(items: Iterator[str] | map[str]) -> str:
-    shown = list(items)
-    return f"({shown[0]},)" if len(shown) == 1 else f"({', '.join(shown)})"
-
-
-def _call(function: str, arguments: Sequence[str], indent: int) -> list[str]:
-    """A call on one line if it fits, else its arguments on one or on several lines."""
-    line = f"{function}({', '.join(arguments)})"
-    if len(line) + indent <= _WIDTH:
-        return [line]
-    joined = ", ".join(arguments)
-    if len(joined) + indent + 4 <= _WIDTH:
-        return [f"{function}(", f"    {joined}", ")"]
-    lines = [f"{function}("]
-    for argument in arguments:
-        if len(argument) + indent + 5 <= _WIDTH or ".ap(" not in argument:
-            lines.append(f"    {argument},")
-            continue
-        head, _, tail = argument.partition(".ap(")
-        inner = _call(f"{head}.ap", _split_commas(tail[:-1]), indent + 4)
-        lines += [f"    {line}" for line in inner[:-1]]
-        lines.append(f"    {inner[-1]},")
-    return [*lines, ")"]
-
-
-def _split_commas(text: str) -> list[str]:
-    """The arguments of a call, split at the commas outside brackets."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts]
-
-
-def _indices(body: Sequence[Statement]) -> Iterator[tuple[Index, bool]]:
-    """Every index expression of a body, nested loops included, and whether it counts rows."""
-    for statement in walk(tuple(body)):
-        if isinstance(statement, Instruction):
-            for operand in (*statement.outs, *statement.ins):
-                if isinstance(operand, TileAccess | HbmAccess):
-                    yield from _access_indices(operand)
-            for _, value in statement.attrs:
-                yield from ((v, False) for v in _flat(value))
-        elif isinstance(statement, RegisterLoad):
-            yield from _access_indices(statement.access)
-        elif isinstance(statement, For):
-            yield statement.low, False
-            yield statement.high, False
-
-
-def _access_indices(access: Access) -> Iterator[tuple[Index, bool]]:
-    if isinstance(access, TileAccess):
-        yield access.partitions, True
-    elif access.index is not None:
-        yield from _access_indices(access.index)
-    yield access.offset, False
-    for span in access.spans:
-        yield span.count, False
-        yield span.stride, False
-
-
-def _flat(value: Any) -> Iterator[Index]:
-    if isinstance(value, Expr):
-        yield value
-    elif isinstance(value, Predicate):
-        yield value.left
-        yield value.right
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _flat(item)
-
-
-def _calls(value: Expr) -> Iterator[Call]:
-    """The non-linear atoms of an expression, inner ones first."""
-    for atom, _ in value.terms:
-        if isinstance(atom, Call):
-            for arg in atom.args:
-                if not isinstance(arg, int):
-                    yield from _calls(arg)
-            yield atom
+        return call_lines("scatter_add", arguments, 4 * self.depth)
 
 
 def _driver(program: TileProgram, names: Sequence[str]) -> list[str]:
@@ -637,7 +559,7 @@ def _driver(program: TileProgram, names: Sequence[str]) -> list[str]:
         results = [buffer for param, buffer in pairs if param.role != "in"]
         left = f"{', '.join(results)} = " if results else ""
         line = f"    {left}{names[call.kernel]}({', '.join(arguments)})"
-        if len(line) > _WIDTH:
+        if len(line) > WIDTH:
             wrapped = "".join(f"        {a},\n" for a in arguments).rstrip("\n")
             line = f"    {left}{names[call.kernel]}(\n{wrapped}\n    )"
         lines.append(line)

@@ -246,3 +246,25 @@ class Context:
         if isinstance(access, TileAccess):
             return short_name(self.tiles[access.tile].dtype)
         return short_name(self.params[access.buffer].dtype)
+
+
+def render_markdown() -> str:
+    """The text of ``docs/legality.md``: every constraint with its remedy."""
+    lines = [
+        "# Legality of tile programs",
+        "",
+        "Written from `compiler/tile/constraints.py` by `python -m trnx.compiler.tile.constraints`.",
+        "`check_program` (`compiler/tile/legality.py`) checks them before anything runs; a violation",
+        "is one `TileError` that starts with the number. Hardware rules do not bind target `cpu`.",
+        "",
+        "| number | rule | hardware only | remedy |",
+        "| --- | --- | --- | --- |",
+    ]
+    for row in CONSTRAINTS.values():
+        only = "yes" if row.hardware else "no"
+        lines.append(f"| {row.number} | {row.rule} | {only} | {row.remedy}. |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(render_markdown(), end="")

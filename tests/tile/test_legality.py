@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import given
 from tests.sim.random_programs import RandomCase, random_case
 from tests.tile import kernels
 from trnx.compiler.tile.build import KernelBuilder, predicate, single_kernel_program
-from trnx.compiler.tile.constraints import CONSTRAINTS
+from trnx.compiler.tile.constraints import CONSTRAINTS, render_markdown
 from trnx.compiler.tile.expr import minimum, symbol
 from trnx.compiler.tile.ir import (
     Alloc,
@@ -379,6 +380,12 @@ def test_every_constraint_is_tested() -> None:
     elsewhere = {"T15", "T23"}
     assert {number for number, _, _ in VIOLATIONS.values()} | elsewhere == set(CONSTRAINTS)
     assert all(c.number == number and c.rule and c.remedy for number, c in CONSTRAINTS.items())
+
+
+def test_the_page_is_written_from_the_table() -> None:
+    """docs/legality.md is `python -m trnx.compiler.tile.constraints`."""
+    page = Path(__file__).parents[2] / "docs" / "legality.md"
+    assert page.read_text(encoding="utf-8") == render_markdown()
 
 
 @pytest.mark.parametrize(
