@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trnx_torch.report import (
         FallbackWarning,
         clear_op_tracking,
+        get_compiled_graphs,
         get_executed_ops,
         get_fallback_ops,
     )
@@ -22,6 +23,7 @@ __all__ = [
     "FallbackWarning",
     "clear_op_tracking",
     "from_torch",
+    "get_compiled_graphs",
     "get_executed_ops",
     "get_fallback_ops",
     "to_torch",
@@ -30,6 +32,7 @@ __all__ = [
 _HOMES = {
     "FallbackWarning": "report",
     "clear_op_tracking": "report",
+    "get_compiled_graphs": "report",
     "get_executed_ops": "report",
     "get_fallback_ops": "report",
     "from_torch": "interchange",

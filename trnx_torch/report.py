@@ -8,10 +8,14 @@ import sysconfig
 import warnings
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import torch
 
 from trnx_torch import _loader
+
+if TYPE_CHECKING:
+    from trnx.runtime.stages import Lowered
 
 _INSIDE = tuple(
     str(path) + os.sep
@@ -47,6 +51,18 @@ def clear_op_tracking() -> None:
     module = _loader.loaded()
     if module is not None:
         module.clear_op_tracking()
+
+
+def get_compiled_graphs() -> list[Lowered]:
+    """What the compiler made of each graph of ``torch.compile(..., backend="neuron")``.
+
+    Graphs that PyTorch still holds, oldest first; forward and backward are graphs of their own.
+    Each gives its text at every stage, NKI source, modelled cost and timeline, like
+    ``trnx.jit(f).lower(x)``; ``simulate`` needs the arrays for its inputs.
+    """
+    from trnx_torch.compile.runner import compiled_graphs
+
+    return compiled_graphs()
 
 
 def user_frame() -> FrameType | None:

@@ -136,6 +136,13 @@ class Executable:
                 buffers[slot] = _OutputBuffer(aval, nbytes, alias)
         return tuple(buffers[slot] for slot in kinds["output"]), tuple(results)
 
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Where each result lies: ``("output", k)``, the k-th output buffer that :meth:`run` takes,
+        or ``("input", k)``. Results that are the same value share a place.
+        """
+        return self._results
+
     # ---- calls
     def __call__(
         self,
