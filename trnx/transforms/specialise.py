@@ -21,7 +21,8 @@ def substitute_value(value: Any, sizes: Mapping[str, Size]) -> Any:
     if isinstance(value, Aval):
         return value.with_shape(tuple(substitute(size, sizes) for size in value.shape))
     if isinstance(value, Program):
-        return specialise(value, sizes)
+        own = {variable.name for variable in dim_variables(value)}
+        return specialise(value, {name: size for name, size in sizes.items() if name in own})
     return value
 
 
