@@ -136,11 +136,14 @@ def _matmul(around: Surroundings, instruction: Instruction) -> None:
     f, indices = around.f, around.indices
     destination = _tile(instruction, instruction.outs[0])
     stationary = _tile(instruction, instruction.ins[0])
-    moving = _tile(instruction, instruction.ins[1])
+    moving = instruction.ins[1]
+    assert isinstance(moving, TileAccess | HbmAccess)
     dtypes = [around.dtype_of(a) for a in (stationary, moving, destination)]
     dtype = float64 if around.native and float64 in dtypes else float32
 
-    def plain(access: TileAccess) -> TileAccess:
+    def plain(access: Access) -> Access:
+        if isinstance(access, HbmAccess):
+            return access
         paneled = around.tiles[access.tile].panel != 0
         if around.dtype_of(access) == dtype and (paneled or _is_dense(access)):
             return access
@@ -151,7 +154,7 @@ def _matmul(around: Surroundings, instruction: Instruction) -> None:
 
     sizes = [
         indices.value(n)
-        for n in (_free_size(stationary), _free_size(moving), stationary.partitions)
+        for n in (_free_size(stationary), _free_size(destination), stationary.partitions)
     ]
     attribute = instruction.attr("accumulate", False)
     if isinstance(attribute, Predicate):
@@ -167,9 +170,14 @@ def _matmul(around: Surroundings, instruction: Instruction) -> None:
     places: list[Value] = []
     for access in (target, plain(stationary), plain(moving)):
         base, pitch = _base(around, access)
-        places += [base, i64(pitch // dtype.itemsize)]
-    panel = i64(around.tiles[moving.tile].panel or panel_columns(f.cpu, dtype))
-    f.call_void(matmul_symbol(dtype, f.cpu), *places, panel, *sizes, accumulate)
+        if isinstance(access, HbmAccess):
+            places += [base, indices.value(access.spans[0].stride)]
+        else:
+            places += [base, i64(pitch // dtype.itemsize)]
+    panel = panel_columns(f.cpu, dtype)
+    if isinstance(moving, TileAccess):
+        panel = around.tiles[moving.tile].panel or panel
+    f.call_void(matmul_symbol(dtype, f.cpu), *places, i64(panel), *sizes, accumulate)
     if not direct:
         temps.run([Instruction("tensor_copy", (destination,), (target,))])
 

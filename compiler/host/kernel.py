@@ -16,7 +16,7 @@ from trnx.compiler.host.emit import I64, PTR, Function, Module, Value, i64
 from trnx.compiler.host.index import Indices
 from trnx.compiler.host.layout import panel_layouts
 from trnx.compiler.host.memory import TileMemory, byte_address, row_pitch
-from trnx.compiler.host.phases import Aliases
+from trnx.compiler.host.phases import APART, Aliases
 from trnx.compiler.host.plan import (
     ALL_ROWS,
     Body,
@@ -27,6 +27,7 @@ from trnx.compiler.host.plan import (
     RegisterNode,
 )
 from trnx.compiler.host.rowgroup import RowGroup, Surroundings
+from trnx.compiler.host.staging import elide_staging
 from trnx.compiler.host.types import DType, convert, storage
 from trnx.compiler.targets import TARGETS
 from trnx.compiler.tile.analysis import accesses, declared_tiles, written_registers
@@ -86,7 +87,6 @@ class KernelEmitter:
         threads: int,
     ) -> None:
         self.module, self.symbol = module, symbol
-        self.kernel, self._panels = panel_layouts(kernel, module.cpu)
         self.native = TARGETS[target].native_f64
         self._aliases = aliases
         self._threads = threads
@@ -94,6 +94,13 @@ class KernelEmitter:
         declared = tiles(kernel)
         self._dtypes.update({name: tile.dtype for name, tile in declared.items()})
         self._shapes = {name: tile.shape for name, tile in declared.items()}
+        written = [p.name for p in kernel.params if p.role != "in"]
+
+        def read_only(param: str) -> bool:
+            return all(aliases(param, other) == APART for other in written)
+
+        in_place = elide_staging(kernel, self.dtype_of, read_only)
+        self.kernel, self._panels = panel_layouts(in_place, module.cpu)
         self._bodies = 0
 
     def dtype_of(self, access: Access) -> DType:

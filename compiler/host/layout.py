@@ -94,7 +94,9 @@ def _wanted(
     assert isinstance(destination, TileAccess)
     dtype = declared[destination.tile].dtype
     for operand, role in ((stationary, 0), (moving, 1)):
-        assert isinstance(operand, TileAccess)
+        if not isinstance(operand, TileAccess):
+            # Read in place.
+            continue
         plain = declared[operand.tile].dtype == dtype and dtype in (float32, float64)
         spans = merge_spans(operand.spans)
         count = spans[0].count if spans else 1
