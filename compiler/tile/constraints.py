@@ -253,9 +253,10 @@ def render_markdown() -> str:
     lines = [
         "# Legality of tile programs",
         "",
-        "Written from `compiler/tile/constraints.py` by `python -m trnx.compiler.tile.constraints`.",
-        "`check_program` (`compiler/tile/legality.py`) checks them before anything runs; a violation",
-        "is one `TileError` that starts with the number. Hardware rules do not bind target `cpu`.",
+        "Written from `compiler/tile/constraints.py` by",
+        "`python -m trnx.compiler.tile.constraints`. `check_program` in `compiler/tile/legality.py`",
+        "checks them before anything runs; a violation is one `TileError` that starts with the",
+        "number. Hardware rules do not bind target `cpu`.",
         "",
         "| number | rule | hardware only | remedy |",
         "| --- | --- | --- | --- |",
