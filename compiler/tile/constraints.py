@@ -254,7 +254,7 @@ def render_markdown() -> str:
         "# Legality of tile programs",
         "",
         "Written from `compiler/tile/constraints.py` by",
-        "`python -m trnx.compiler.tile.constraints`. `check_program` in `compiler/tile/legality.py`",
+        "`python -m trnx.compiler.tile.constraints`. `check_program` in `legality.py`",
         "checks them before anything runs; a violation is one `TileError` that starts with the",
         "number. Hardware rules do not bind target `cpu`.",
         "",
