@@ -7,6 +7,7 @@ broadcasts on top of them. Loops and branches take functions of trees of arrays.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from trnx.numpy._public import publish as _publish
 from trnx.ops.functions import abs as abs
 from trnx.ops.functions import add as add
 from trnx.ops.functions import argmax as argmax
@@ -96,3 +97,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY})
+
+
+_publish(globals())

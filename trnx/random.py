@@ -22,6 +22,7 @@ from trnx.numpy._operands import (
     spread_to,
     type_of,
 )
+from trnx.numpy._public import publish as _publish
 from trnx.numpy.creation import asarray
 from trnx.ops import functions as op
 
@@ -277,3 +278,6 @@ def categorical(key: ArrayLike, logits: ArrayLike, axis: int = -1, shape: Any = 
         axis = -1
     noise = gumbel(key, sizes, aval.dtype)
     return argmax(op.add(spread_to(logits, tuple(sizes)), noise), axis)
+
+
+_publish(globals())

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import trnx.numpy as tnp
-from trnx.core import errors
+from trnx.core import config, errors
 
 pytestmark = pytest.mark.usefixtures("by_references")
 
@@ -380,3 +380,20 @@ def test_python_ints_of_64_bits() -> None:
         tnp.ones(2, tnp.int32) + 2**40
     with pytest.raises(OverflowError, match="does not fit"):
         tnp.asarray(2**40)
+
+
+def test_traceback_shows_the_users_frames_only() -> None:
+    """One internal frame at most; all of them on demand, and for errors that are not trnx's own."""
+
+    def frames(call: Callable[[], Any]) -> list[str]:
+        with pytest.raises(errors.ShapeError) as caught:
+            call()
+        return [entry.path.name for entry in caught.traceback]
+
+    def wrong() -> Any:
+        return tnp.ones((2, 3)) @ tnp.ones((4, 5))
+
+    own = frames(wrong)
+    assert own == ["test_numpy.py", "test_numpy.py", "errors.py"]
+    with config.traceback_filter(False):
+        assert "contraction.py" in frames(wrong)

@@ -107,12 +107,13 @@ def filter_traceback(traceback: TracebackType | None) -> TracebackType | None:
 def hide_internal_frames(error: Exception) -> None:
     """Drop internal frames from the traceback of a caught error that will be raised again.
 
-    The first frame, that of the caller, stays: Python would add it again.
+    The first frame, that of the caller, stays: Python would add it again. An error that trnx did
+    not raise on purpose keeps its frames when they are all internal: they are all there is to see.
     """
     traceback = error.__traceback__
     if traceback is not None and config.traceback_filter.value:
         filtered = filter_traceback(traceback.tb_next)
-        if filtered is not None:
+        if filtered is not None or isinstance(error, TrnxError):
             traceback.tb_next = filtered
 
 

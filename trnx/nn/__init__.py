@@ -17,4 +17,7 @@ from trnx.nn.layers import one_hot as one_hot
 from trnx.nn.layers import rms_norm as rms_norm
 from trnx.nn.losses import cross_entropy as cross_entropy
 from trnx.nn.losses import mse_loss as mse_loss
+from trnx.numpy._public import publish as _publish
 from trnx.numpy.reductions import logsumexp as logsumexp
+
+_publish(globals())

@@ -16,6 +16,7 @@ from trnx.core import Tracer as _Tracer
 from trnx.core import dtypes as _dtypes
 from trnx.core.dtypes import promote_types as promote_types
 from trnx.numpy import linalg as linalg
+from trnx.numpy._public import publish as _publish
 from trnx.numpy.contraction import dot as dot
 from trnx.numpy.contraction import einsum as einsum
 from trnx.numpy.contraction import matmul as matmul
@@ -178,3 +179,4 @@ def result_type(*operands: object) -> _np.dtype:
 
 for _cls in (_Tracer, ndarray):
     install_operators(_cls)
+_publish(globals())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from trnx.core import UnsupportedError, aval_of, message
 from trnx.numpy._operands import Array, ArrayLike, as_float, normal_axes
+from trnx.numpy._public import publish as _publish
 from trnx.numpy.contraction import matmul as matmul
 from trnx.numpy.contraction import outer as outer
 from trnx.numpy.contraction import tensordot as tensordot
@@ -68,3 +69,6 @@ def vector_norm(
     if ord == 2:
         return norm(x, None, axes, keepdims)
     return norm(x, ord, axes, keepdims)
+
+
+_publish(globals())

@@ -14,6 +14,7 @@ from trnx.numpy import (
     reductions,
 )
 from trnx.numpy._operands import is_operand
+from trnx.numpy._public import published
 
 
 def _binary(function: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
@@ -131,4 +132,7 @@ METHODS.update({f"__{n}__": f for n, f in _UNARY.items()})
 def install_operators(cls: type) -> None:
     """Give a class of arrays every operator and method; its instances must be operands."""
     for name, value in METHODS.items():
-        setattr(cls, name, value)
+        if isinstance(value, property):
+            setattr(cls, name, property(published(value.fget), doc=value.__doc__))
+        else:
+            setattr(cls, name, published(value))
