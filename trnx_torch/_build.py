@@ -32,8 +32,16 @@ PREFIX = "_neuron"
 PROCESSES = 2  # each compiler takes about 1 GB of memory
 COMMAND = "python -m trnx_torch build"
 
-# autocast.cpp is all registration: optimising it costs time and gains nothing.
-_PLAIN = frozenset({"autocast.cpp", "module.cpp", "first_use.cpp"})
+# Sources that are compiled as one unit, because reading torch's headers takes most of the time. A
+# source that is in no unit is compiled alone. Longest first: the last to finish decides the time.
+UNITS: dict[str, tuple[str, ...]] = {
+    "bindings": ("module", "bind_kernels", "hooks", "first_use", "guard", "allocator"),
+    "kernels": ("pointwise", "reduction", "matmul", "launch", "operands"),
+    "host": ("storage_ops", "fallback", "alias", "convolution", "generator", "tracking"),
+    "casts": ("autocast",),
+}
+# All registration and binding: optimising it costs time and gains nothing.
+_PLAIN = frozenset({"casts", "bindings"})
 
 
 class ExtensionError(ImportError):
@@ -167,10 +175,17 @@ def missing_requirement(torch_dir: Path) -> str | None:
     return None
 
 
+def units() -> dict[str, tuple[str, ...]]:
+    """What is compiled: name of a unit -> its sources without suffix."""
+    grouped = {source for sources in UNITS.values() for source in sources}
+    alone = sorted(path.stem for path in SOURCES.glob("*.cpp") if path.stem not in grouped)
+    return {**UNITS, **{source: (source,) for source in alone}}
+
+
 def compile_commands(
     torch_dir: Path, work: Path, output: Path
 ) -> tuple[list[list[str]], list[str]]:
-    """The command for each source file, and the link command."""
+    """The command for each unit, which is written to `work`, and the link command."""
     compiler = shlex.split(find_compiler() or "c++")
     include = torch_dir / "include"
     flags = [
@@ -185,11 +200,12 @@ def compile_commands(
     ]
     compiles = []
     objects = []
-    # Large files first: with two processes the last one to finish decides the time.
-    for source in sorted(SOURCES.glob("*.cpp"), key=lambda path: (path.name not in _PLAIN, path)):
-        target = work / f"{source.stem}.o"
-        level = "-O1" if source.name in _PLAIN else "-O2"
-        compiles.append([*compiler, level, *flags, "-c", str(source), "-o", str(target)])
+    for name, sources in units().items():
+        unit = work / f"{name}.cpp"
+        unit.write_text("".join(f'#include "{SOURCES / source}.cpp"\n' for source in sources))
+        target = work / f"{name}.o"
+        level = "-O1" if name in _PLAIN else "-O2"
+        compiles.append([*compiler, level, *flags, "-c", str(unit), "-o", str(target)])
         objects.append(str(target))
     libraries = [f"-L{torch_dir / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
     undefined = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-Wl,-s"]
@@ -198,7 +214,7 @@ def compile_commands(
 
 
 class _Progress:
-    """One line on stderr that counts files and seconds; rewritten in place on a terminal."""
+    """One line on stderr that counts units and seconds; rewritten in place on a terminal."""
 
     def __init__(self, what: str, total: int, quiet: bool) -> None:
         self._what = what
@@ -226,7 +242,7 @@ class _Progress:
             self._write(f"trnx: {'failed after' if kind else 'done in'} {seconds:.0f} s", last=True)
 
     def step(self) -> None:
-        """One more file is compiled."""
+        """One more unit is compiled."""
         self._done += 1
 
     def _write(self, text: str, last: bool = False) -> None:
@@ -239,13 +255,17 @@ class _Progress:
     def _tick(self) -> None:
         while not self._finished.wait(0.5):
             seconds = time.monotonic() - self._start
-            self._write(f"trnx: {self._what}: {self._done}/{self._total} files, {seconds:.0f} s")
+            self._write(f"trnx: {self._what}: {self._done}/{self._total} units, {seconds:.0f} s")
 
 
 @contextmanager
 def _locked(directory: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the directory's lock, which the kernel frees when the process dies."""
-    with open(directory / f"{PREFIX}.lock", "w") as file:
+    """Hold the directory's lock, which the kernel frees when the process dies.
+
+    The lock file is in the temporary directory: the build directory may become a wheel.
+    """
+    name = hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16]
+    with open(Path(tempfile.gettempdir()) / f"trnx-{os.getuid()}-{name}.lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -183,8 +183,7 @@ def test_compiler_fails(run: Run, tmp_path: Path) -> None:
         "luck. Run `python -m trnx_torch build --verbose` to see the whole output."
     ) in result.stdout
     assert "trnx: compiling the neuron extension" in result.stderr
-    left = [path.name for path in (tmp_path / "cache" / "torch").iterdir()]
-    assert left == [f"{_build.PREFIX}.lock"]
+    assert list((tmp_path / "cache" / "torch").iterdir()) == []
 
 
 def test_error_is_raised_again_without_a_new_try(run: Run, tmp_path: Path) -> None:
@@ -194,7 +193,7 @@ def test_error_is_raised_again_without_a_new_try(run: Run, tmp_path: Path) -> No
     log.unlink()
     result = run("import torch\n" + FIRST_USE + FIRST_USE, CXX=compiler)
     assert result.stdout.count("ImportError") == 2
-    # Files are compiled two at a time, so a failure may come after one or two calls.
+    # Units are compiled two at a time, so a failure may come after one or two calls.
     assert abs(len(log.read_text().split()) - once) <= 1
 
 
@@ -270,10 +269,9 @@ def test_concurrent_processes_compile_once(site: Path, tmp_path: Path) -> None:
     paths = {out.strip() for out, _ in outputs}
     assert len(paths) == 1
     target = Path(paths.pop())
-    sources = len(list(_build.SOURCES.glob("*.cpp")))
-    assert len(log.read_text().split()) == sources + 1
+    assert len(log.read_text().split()) == len(_build.units()) + 1
     _build.verify(target)
-    assert sorted(p.suffix for p in target.parent.iterdir()) == [".lock", ".sha256", ".so"]
+    assert sorted(p.suffix for p in target.parent.iterdir()) == [".sha256", ".so"]
 
 
 def test_killed_build_leaves_nothing_broken(site: Path, tmp_path: Path) -> None:
@@ -292,7 +290,7 @@ def test_killed_build_leaves_nothing_broken(site: Path, tmp_path: Path) -> None:
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     _build.verify(Path(stdout.strip()))
-    assert sorted(p.suffix for p in out.iterdir()) == [".lock", ".sha256", ".so"]
+    assert sorted(p.suffix for p in out.iterdir()) == [".sha256", ".so"]
 
 
 def test_key_follows_sources_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,6 +304,11 @@ def test_key_follows_sources_and_versions(tmp_path: Path, monkeypatch: pytest.Mo
     assert _build.key_for(TORCH).sources != before.sources
     (tmp_path / "version.py").write_text("__version__ = '2.14.0+cpu'\n")
     assert _build.key_for(tmp_path).minor == "2.14"
+
+
+def test_every_source_is_compiled_once() -> None:
+    compiled = [source for sources in _build.units().values() for source in sources]
+    assert sorted(compiled) == sorted(path.stem for path in _build.SOURCES.glob("*.cpp"))
 
 
 def test_command_line(run_python: Run) -> None:
