@@ -20,6 +20,7 @@ from trnx.core import (
     OpCase,
     Primitive,
     Program,
+    ShapeError,
     Size,
     TestRecord,
     TraceError,
@@ -45,6 +46,7 @@ from trnx.ops._programs import (
     place,
     program_cost,
     repeated_cost,
+    same_type,
 )
 
 Array = Any
@@ -110,6 +112,21 @@ def _closed_over(program: Program, kind: str) -> NoReturn:
     )
 
 
+def _checked_outputs(program: Program, rule: Annotation, outs: Sequence[Any]) -> list[Any]:
+    """The outputs that a rule gives, which must have the types of the function's own."""
+    for index, (out, aval) in enumerate(zip(outs, program.out_avals, strict=True)):
+        if not same_type(aval_of(out), aval):
+            raise ShapeError(
+                message(
+                    f"The derivative rule {rule.name} of {program.name} gives output {index} as "
+                    f"{aval_of(out)}, and the function gives {aval}",
+                    None,
+                    "Return the output of the function itself",
+                )
+            )
+    return list(outs)
+
+
 def _declare(name: str, doc: str, **options: Any) -> Primitive:
     primitive = Primitive(name, abstract=_abstract, multiple_results=True, doc=doc, **options)
     primitive.file = "ops/custom.py"
@@ -158,8 +175,9 @@ def _jvp(
     if any(nonzero(tangents[:consts])):
         _closed_over(program, "custom_jvp")
     given = [_full_tangent(tangent) for tangent in tangents[consts:]]
-    outs, out_tangents = _rule(rule, JvpRule).jvp(primals[consts:], given)
-    return list(outs), [
+    results, out_tangents = _rule(rule, JvpRule).jvp(primals[consts:], given)
+    outs = _checked_outputs(program, rule, results)
+    return outs, [
         tangent if dtypes.is_inexact(aval_of(out).dtype) else Zero(aval_of(out).strong())
         for out, tangent in zip(outs, out_tangents, strict=True)
     ]
@@ -233,7 +251,8 @@ def _linearize(
 ) -> tuple[list[Any], list[Any]]:
     if any(nonzero(tangents[:consts])):
         _closed_over(program, "custom_vjp")
-    outs, residuals, pull_back = _rule(rule, VjpRule).forward(primals[consts:])
+    results, residuals, pull_back = _rule(rule, VjpRule).forward(primals[consts:])
+    outs = _checked_outputs(program, rule, results)
     flags = nonzero(tangents[consts:])
     avals = [aval_of(out).strong() for out in outs]
     inexact = [dtypes.is_inexact(aval.dtype) for aval in avals]
@@ -245,7 +264,7 @@ def _linearize(
         flags=flags,
         avals=tuple(pick(avals, inexact)),
     )
-    return list(outs), place(found, inexact, avals)
+    return outs, place(found, inexact, avals)
 
 
 @dataclass(frozen=True)

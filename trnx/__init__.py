@@ -28,7 +28,14 @@ if TYPE_CHECKING:
     from trnx.runtime.buckets import powers_of_two as powers_of_two
     from trnx.runtime.jit import jit as jit
     from trnx.runtime.jit import make_ir as make_ir
+    from trnx.transforms import checkpoint as checkpoint
+    from trnx.transforms import checkpoint_policies as checkpoint_policies
+    from trnx.transforms import custom_jvp as custom_jvp
+    from trnx.transforms import custom_vjp as custom_vjp
     from trnx.transforms import grad as grad
+    from trnx.transforms import hessian as hessian
+    from trnx.transforms import jacfwd as jacfwd
+    from trnx.transforms import jacrev as jacrev
     from trnx.transforms import jvp as jvp
     from trnx.transforms import linearize as linearize
     from trnx.transforms import value_and_grad as value_and_grad
@@ -37,6 +44,13 @@ if TYPE_CHECKING:
 
 # What needs the transforms or the compiler is imported when it is first asked for.
 _LAZY = {
+    "checkpoint": "trnx.transforms",
+    "checkpoint_policies": "trnx.transforms",
+    "custom_jvp": "trnx.transforms",
+    "custom_vjp": "trnx.transforms",
+    "hessian": "trnx.transforms",
+    "jacfwd": "trnx.transforms",
+    "jacrev": "trnx.transforms",
     "multiples": "trnx.runtime.buckets",
     "powers_of_two": "trnx.runtime.buckets",
     "grad": "trnx.transforms",

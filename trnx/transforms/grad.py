@@ -16,7 +16,7 @@ from trnx.transforms.linearize import Linearized, linearize_flat
 from trnx.transforms.transpose import backward_pass
 
 
-class _Flat:
+class FlatFunction:
     """A function of trees as a function of flat leaves; remembers the structure of its output."""
 
     __slots__ = ("aux", "function", "has_aux", "name", "rebuild", "structure")
@@ -62,7 +62,8 @@ class _Flat:
         return list(values[:count]), aux
 
 
-def _check_differentiable(leaf: Any, path: str, transform: str) -> None:
+def check_differentiable(leaf: Any, path: str, transform: str) -> None:
+    """Raise DTypeError unless an input is a float or complex array."""
     aval = aval_of(leaf)
     if not zeros.has_tangent(aval):
         example = " (write 3.0 instead of 3)" if type(leaf) is int else ""
@@ -158,7 +159,7 @@ def _value_and_grad(
         for i in positions:
             tree.check_leaves(args[i], names[i])
             for leaf, path in zip(tree.leaves(args[i]), tree.paths(args[i], names[i]), strict=True):
-                _check_differentiable(leaf, path, transform)
+                check_differentiable(leaf, path, transform)
         leaves, structure = tree.flatten(chosen)
 
         def rebuild(values: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -167,7 +168,7 @@ def _value_and_grad(
                 full[i] = value
             return full, kwargs
 
-        flat = _Flat(function, name, rebuild, has_aux)
+        flat = FlatFunction(function, name, rebuild, has_aux)
         result = linearize_flat(flat, leaves, (True,) * len(leaves), name)
         outs, aux = flat.split(result.outs)
         _check_scalar(name, outs, flat.structure, transform)
@@ -257,15 +258,17 @@ def _as_dtype(leaf: Any, aval: Aval) -> Any:
 
 def _positional(
     function: Callable[..., Any], primals: Sequence[Any], transform: str, has_aux: bool = False
-) -> tuple[_Flat, list[Any]]:
+) -> tuple[FlatFunction, list[Any]]:
     name = function_name(function)
     names = argument_names(function, primals, {})
     for primal, argument in zip(primals, names, strict=True):
         tree.check_leaves(primal, argument)
         for leaf, path in zip(tree.leaves(primal), tree.paths(primal, argument), strict=True):
-            _check_differentiable(leaf, path, transform)
+            check_differentiable(leaf, path, transform)
     leaves, structure = tree.flatten(tuple(primals))
-    return _Flat(function, name, lambda v: (tree.unflatten(structure, v), {}), has_aux), leaves
+    return FlatFunction(
+        function, name, lambda v: (tree.unflatten(structure, v), {}), has_aux
+    ), leaves
 
 
 @user_traceback

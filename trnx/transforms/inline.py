@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from trnx.core import (
     Atom,
     Aval,
+    Cost,
     Dim,
     Equation,
     Linear,
@@ -26,9 +27,11 @@ from trnx.core import (
     Zero,
     constants_to_inputs,
     message,
+    reference_program,
 )
 from trnx.core.program import dim_variables, map_sub_programs, sub_programs
 from trnx.core.program_cache import cached_by_program
+from trnx.ops._programs import program_cost, repeated_cost
 from trnx.transforms import zeros
 from trnx.transforms.specialise import specialise, substitute_value
 
@@ -74,12 +77,21 @@ call_p = Primitive(
     abstract=_call_abstract,
     multiple_results=True,
     doc="Runs a sub-program, of symbolic sizes when values are given for them.",
-    not_needed={
-        "reference": "its meaning is that of its program",
-        "cost": "it is inlined before costs are taken",
-        "pad": "it is inlined before padding",
-    },
+    not_needed={"pad": "it is inlined before padding"},
 )
+
+
+@call_p.def_reference
+def _call_reference(
+    *arrays: Any, program: Program, sizes: Sizes = (), buckets: Any = None
+) -> list[Any]:
+    return reference_program(with_sizes(program, sizes), arrays)
+
+
+@call_p.def_cost
+def _call_cost(*avals: Aval, program: Program, sizes: Sizes = (), buckets: Any = None) -> Cost:
+    fixed = with_sizes(program, sizes)
+    return repeated_cost(program_cost(fixed), 1, avals, fixed.out_avals)
 
 
 def call(
