@@ -206,8 +206,13 @@ def vmap_elementwise(primitive: Primitive) -> Callable[..., Any]:
     return rule
 
 
+elementwise_primitives: set[str] = set()
+"""Names of the primitives that compute each element from the elements at its place."""
+
+
 def pad_elementwise(primitive: Primitive) -> Callable[..., Any]:
     """The pad rule of an elementwise primitive: garbage stays where it is."""
+    elementwise_primitives.add(primitive.name)
 
     def rule(ctx: Any, args: Sequence[Any], true_shapes: Any, **params: Any) -> Any:
         return primitive.bind(*args, **params)

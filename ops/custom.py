@@ -157,7 +157,9 @@ def _declare(name: str, doc: str, **options: Any) -> Primitive:
 custom_jvp_p = _declare(
     "custom_jvp",
     "A call of a function whose forward derivative is given.",
-    tests=TestRecord(LazyCases(lambda: _jvp_cases()), (), {"f64": 1e-12}, grad_order=2),
+    tests=TestRecord(
+        LazyCases(lambda: _jvp_cases()), (), {"f64": 1e-12, "f32": 2e-6}, grad_order=2
+    ),
     not_needed={"transpose": "it is not linear; reverse mode transposes what its rule computes"},
 )
 
@@ -230,7 +232,7 @@ def _jvp_vmap(
 custom_vjp_p = _declare(
     "custom_vjp",
     "A call of a function whose reverse derivative is given.",
-    tests=TestRecord(LazyCases(lambda: _vjp_cases()), (), {"f64": 1e-12}),
+    tests=TestRecord(LazyCases(lambda: _vjp_cases()), (), {"f64": 1e-12, "f32": 2e-6}),
     not_needed={
         "jvp": "only its reverse derivative is given",
         "transpose": "it is not linear; reverse mode calls its rule",

@@ -200,10 +200,14 @@ def reshape_groups(source: Shape, target: Shape) -> list[tuple[Shape, Shape]]:
 def _not_larger(a: Size, b: Size) -> bool:
     """Which side of a reshape group takes the next axis: the smaller one for a small size.
 
-    Sizes are compared with every name at its least value plus one, where neither 0 nor 1 makes
-    different expressions look equal.
+    Sizes are compared with every name at a small value of its own above its least one, where
+    neither 0 nor 1 makes different expressions look equal.
     """
-    small = {v.name: v.min + (v.max != v.min) for size in (a, b) for v in variables(size)}
+    found = {v.name: v for size in (a, b) for v in variables(size)}
+    small = {
+        name: v.min + 2 + index if v.max is None else min(v.min + 2 + index, v.max)
+        for index, (name, v) in enumerate(sorted(found.items()))
+    }
     return evaluate(a, small) <= evaluate(b, small)
 
 
@@ -236,7 +240,8 @@ def _reshape_pad(
 
 
 def _leads(ctx: Any, sizes: Shape) -> bool:
-    return not any(ctx.is_padded(size) for size in sizes[1:])
+    real = [size for size in sizes if not structurally_equal(size, 1)]
+    return not any(ctx.is_padded(size) for size in real[1:])
 
 
 def _product(sizes: Sequence[Size]) -> Size:

@@ -1,14 +1,27 @@
-"""Inlining: a call becomes the equations of the program it calls."""
+"""Inlining: a call becomes the equations of the program it calls.
+
+Calls with derivatives of their own and checkpoints are calls here: derivatives have been taken.
+Programs in parameters (bodies of loops, branches) are inlined too.
+"""
 
 from __future__ import annotations
 
 from trnx.compiler.kernels.registry import Kind, kind_of
-from trnx.core import Atom, Equation, Program, Var
+from trnx.core import Atom, Equation, Program, Var, sub_programs
+from trnx.core.program import map_sub_programs
+
+
+def _has_call(program: Program) -> bool:
+    return any(
+        kind_of(equation.primitive.name) is Kind.CALL
+        or any(_has_call(inner) for _, inner in sub_programs(equation.params))
+        for equation in program.equations
+    )
 
 
 def inline(program: Program) -> Program:
     """The program without calls; constants of called programs become its own."""
-    if not any(kind_of(e.primitive.name) is Kind.CALL for e in program.equations):
+    if not _has_call(program):
         return program
     equations: list[Equation] = []
     constants = list(program.constants)
@@ -30,9 +43,8 @@ def inline(program: Program) -> Program:
             if not outermost:
                 outputs = tuple(Var(v.aval) for v in outputs)
                 names.update(zip(equation.outputs, outputs, strict=True))
-            equations.append(
-                Equation(equation.primitive, inputs, outputs, equation.params, equation.source)
-            )
+            params = map_sub_programs(equation.params, inline)
+            equations.append(Equation(equation.primitive, inputs, outputs, params, equation.source))
         return [atom(a) for a in body.outputs]
 
     results = run(program, values, True)
