@@ -41,6 +41,7 @@ from trnx.core.program_cache import cached_by_program
 from trnx.core.source import current_source
 from trnx.core.tracing import current_trace, use_trace
 from trnx.ops import functions as op
+from trnx.transforms.factored import factor_merges
 from trnx.transforms.inline import inline_calls
 from trnx.transforms.specialise import substitute_value
 
@@ -319,7 +320,7 @@ def pad_program(program: Program, buckets: Mapping[str, int]) -> Padded:
         DimError: a name has no bucket, or one out of its bounds.
         RuleError: a primitive has no pad rule.
     """
-    closed, constants = constants_to_inputs(inline_calls(program))
+    closed, constants = constants_to_inputs(factor_merges(inline_calls(program)))
     names = tuple(variable.name for variable in dim_variables(closed))
     limits = {name: buckets[name] for name in names if name in buckets}
     sizing = PadContext(limits, {})
@@ -364,10 +365,11 @@ def _padded_inner(program: Program, buckets: tuple[tuple[str, int], ...]) -> Pro
     """The program with its true sizes as leading inputs, sorted by name, and padded others."""
     limits = dict(buckets)
     sizing = PadContext(limits, {})
+    body = factor_merges(program)
 
     def run(*values: Any) -> list[Any]:
         true_sizes = dict(zip(limits, values[: len(limits)], strict=True))
-        return _run_padded(program, values[len(limits) :], PadContext(limits, true_sizes))
+        return _run_padded(body, values[len(limits) :], PadContext(limits, true_sizes))
 
     avals = [aval.with_shape(sizing.padded_shape(aval.shape)) for aval in program.in_avals]
     sizes = [Aval((), dtypes.int32)] * len(limits)
