@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from trnx.core import aval_of, dtypes
-from trnx.numpy._operands import Array, ArrayLike, as_float, normal_axes
+from trnx.numpy._operands import Array, ArrayLike, as_float, broadcast, normal_axes
+from trnx.numpy.elementwise import as_bool
 from trnx.ops import functions as op
 
 
@@ -77,15 +78,42 @@ def _shifted(x: Array, axes: tuple[int, ...]) -> tuple[Array, Callable[[Array], 
     return op.sub(x, repeat(op.stop_gradient(op.reduce_max(x, axes)))), repeat
 
 
-def softmax(x: ArrayLike, axis: int | Sequence[int] = -1) -> Array:
-    """exp(x) / sum(exp(x)) over `axis`, without overflow; elements of -inf give 0."""
+def softmax(x: ArrayLike, axis: int | Sequence[int] = -1, where: ArrayLike | None = None) -> Array:
+    """exp(x) / sum(exp(x)) over `axis`, without overflow; elements of -inf give 0.
+
+    Args:
+        x: array; integers are computed in float32.
+        axis: one axis or several.
+        where: bools that broadcast to `x`: the elements that count. Others give 0, and where none
+            counts all are 0, with gradient 0.
+    """
     x = as_float("softmax", x)
     axes = normal_axes("softmax", axis, aval_of(x))
+    if where is not None:
+        return _masked_softmax(x, axes, where)
 
     def compute(v: Array) -> Array:
         shifted, repeat = _shifted(v, axes)
         e = op.exp(shifted)
         return op.div(e, repeat(op.reduce_sum(e, axes)))
+
+    return in_f32(compute, x)
+
+
+def _masked_softmax(x: Array, axes: tuple[int, ...], where: ArrayLike) -> Array:
+    mask, x = broadcast("softmax", as_bool(where), x)
+    shape = aval_of(x).shape
+    kept = [axis for axis in range(len(shape)) if axis not in axes]
+
+    def compute(v: Array) -> Array:
+        counted = op.select(mask, v, -math.inf)
+        top = op.stop_gradient(op.reduce_max(counted, axes))
+        # Without an element the maximum is -inf and the sum 0: neither may meet the elements.
+        top = op.select(op.eq(top, -math.inf), 0.0, top)
+        e = op.exp(op.sub(counted, op.broadcast(top, shape, kept)))
+        total = op.reduce_sum(e, axes)
+        total = op.select(op.eq(total, 0.0), 1.0, total)
+        return op.div(e, op.broadcast(total, shape, kept))
 
     return in_f32(compute, x)
 
