@@ -115,7 +115,7 @@ def _parse_one(item: Any, size: Size, axis: int) -> _Axis:
     if isinstance(item, builtins.slice):
         return _parse_slice(item, size, axis)
     if isinstance(item, Tracer | RuntimeArray):
-        return _Axis(0, size, array=_dynamic(item, size, axis))
+        return _Axis(0, size, array=_dynamic(item, size))
     if isinstance(item, list | np.ndarray):
         return _Axis(0, size, array=_static_array(np.asarray(item), size, axis))
     if isinstance(item, bool | np.bool_):
@@ -210,7 +210,7 @@ def _parse_slice(item: builtins.slice, size: Size, axis: int) -> _Axis:
     return _Axis(last, first + 1, -step, reverse=True)
 
 
-def _integers(array: Any, axis: int) -> Array:
+def _integers(array: Any) -> Array:
     aval = type_of(array)
     if not dtypes.is_integer(aval.dtype):
         raise _not_an_index(array)
@@ -220,25 +220,29 @@ def _integers(array: Any, axis: int) -> Array:
 def _static_array(item: np.ndarray[Any, Any], size: Size, axis: int) -> Array:
     if item.size == 0 and item.dtype == np.float64:
         item = item.astype(np.int32)
-    _integers(item, axis)
+    _integers(item)
     if isinstance(size, int) and item.size:
         for extreme in (int(item.min()), int(item.max())):
             _checked(extreme, size, axis)
         return np.where(item < 0, item + size, item).astype(np.int32)
-    return _dynamic(item.astype(np.int32), size, axis)
+    return _dynamic(item.astype(np.int32), size)
 
 
-def _dynamic(item: Any, size: Size, axis: int) -> Array:
-    """int32 indices, with negative ones counted from the end."""
-    index = _integers(item, axis)
-    dtype = aval_of(index).dtype
+def narrowed(item: ArrayLike) -> Array:
+    """Integers as int32; what int32 cannot hold becomes its nearest end, so stays out of range."""
+    index = _integers(item)
+    dtype = type_of(index).dtype
     if dtypes.is_unsigned_integer(dtype) or dtype.itemsize > 4:
-        # Values beyond int32 must stay out of range: clamp them before the cast.
         index = op.min(index, min(dtypes.integer_range(dtype)[1], 2**31 - 1))
         if not dtypes.is_unsigned_integer(dtype):
             index = op.max(index, -(2**31))
-    index = cast(index, dtypes.int32)
-    if dtypes.is_unsigned_integer(dtype):
+    return cast(index, dtypes.int32)
+
+
+def _dynamic(item: Any, size: Size) -> Array:
+    """int32 indices, with negative ones counted from the end."""
+    index = narrowed(item)
+    if dtypes.is_unsigned_integer(type_of(item).dtype):
         return index
     return op.select(op.lt(index, 0), op.add(index, op.dim_size(size)), index)
 
@@ -370,7 +374,7 @@ def take_along_axis(x: ArrayLike, indices: ArrayLike, axis: int) -> Array:
 
 def _indices(indices: ArrayLike, size: Size, axis: int) -> Array:
     if isinstance(indices, Tracer | RuntimeArray):
-        return _dynamic(indices, size, axis)
+        return _dynamic(indices, size)
     return _static_array(np.asarray(indices), size, axis)
 
 
