@@ -117,10 +117,27 @@ FITS = (
         lambda q: q**3 / (2 * mp.atanh(q / 2)),
         _square,
     ),
+    # 2^r = 1 + r·p(r); the error may be four times that of the result it goes into
+    Fit("EXP2", -0.5, 0.5, 4, lambda r: (2**r - 1) / r, lambda r: abs(r) / 2**r),
     # erf(x) = x + x·p(x²)
-    Fit("ERF_SMALL", 1e-4, 0.93, 6, lambda x: mp.erf(x) / x - 1, lambda x: x / mp.erf(x), _square),
-    # erf(x) = 1 - exp(-g(x))
-    Fit("ERF_LARGE", 0.92, 4.0, 8, lambda x: -mp.log(mp.erfc(x)), lambda x: mp.erfc(x)),
+    Fit(
+        "ERF_SMALL",
+        1e-4,
+        0.875,
+        5,
+        lambda x: mp.erf(x) / x - 1,
+        lambda x: x / mp.erf(x),
+        _square,
+    ),
+    # erf(x) = 1 - 2^g(x)
+    Fit(
+        "ERF_LARGE",
+        0.875,
+        4.0,
+        6,
+        lambda x: mp.log(mp.erfc(x)) / mp.log(2),
+        lambda x: mp.erfc(x) * mp.log(2) / mp.erf(x),
+    ),
     # Phi(-t) = exp(-t²/2)·u·p(2u - 1), u = 1 / (1 + slope·t)
     Fit(
         "MILLS",

@@ -381,10 +381,11 @@ class Function:
         """Load; ``align`` defaults to the element's size."""
         return self.emit(kind, f"load {kind}, {address}, align {align or size_of(kind)}")
 
-    def prefetch(self, address: Value) -> None:
-        """Bring the line at ``address`` near for reading; any address is harmless."""
+    def prefetch(self, address: Value, write: bool = False, level: int = 1) -> None:
+        """Bring the line at ``address`` into a cache level; any address is harmless."""
         self.module.declare("llvm.prefetch.p0", "void", [PTR, I32, I32, I32])
-        self.line(f"call void @llvm.prefetch.p0({address}, i32 0, i32 3, i32 1)")
+        near = 4 - level
+        self.line(f"call void @llvm.prefetch.p0({address}, i32 {int(write)}, i32 {near}, i32 1)")
 
     def store(self, value: Value, address: Value, align: int = 0) -> None:
         """Store; ``align`` defaults to the element's size."""

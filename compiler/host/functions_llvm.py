@@ -41,6 +41,16 @@ class LlvmBuilder:
     def div(self, a: Value, b: Value) -> Value:
         return self.f.binary("fdiv", a, b)
 
+    def inverse(self, a: Value) -> Value:
+        f = self.f
+        if not (f.cpu.scale and self.lanes == 16):
+            return f.binary("fdiv", self.const(1.0), a)
+        # 14 good bits, and one Newton step: a third of a division's time.
+        every = Value("i16", "-1")
+        start = f.call("llvm.x86.avx512.rcp14.ps.512", a.type, a, a, every)
+        rest = self.fma(self.neg(a), start, self.const(1.0))
+        return self.fma(start, rest, start)
+
     def sqrt(self, a: Value) -> Value:
         return self.f.intrinsic("sqrt", a.type, a)
 

@@ -35,6 +35,7 @@ from trnx.compiler.host.sequential import emit_sequential
 from trnx.compiler.host.types import DType, as_number, storage
 from trnx.compiler.tile.expr import Index
 from trnx.compiler.tile.ir import Access, HbmAccess, TileAccess
+from trnx.compiler.tile.views import merge_spans
 
 _HEAVY = 20
 """Operations per chunk from which on a phase is not unrolled: one chunk fills the core."""
@@ -84,6 +85,7 @@ class _Nest:
     home: list[int]
     pointers: dict[tuple[int, Walk], Value] = field(default_factory=dict)
     affine: dict[int, Value] = field(default_factory=dict)
+    streams: list[tuple[Value, DType, bool]] = field(default_factory=list)
 
 
 class RowGroup:
@@ -224,8 +226,41 @@ class RowGroup:
         for op in phase.ops:
             if op.instruction.op in ("iota", "affine_select"):
                 nest.affine[op.order] = self._affine_base(op)
+        if len(nest.counts) == 1 and phase is self._heaviest():
+            nest.streams = self._streams(phase, nest.counts[0])
         with self.around.indices.scope():
             self._level(nest, 0, [])
+
+    def _heaviest(self) -> Phase | None:
+        """The phase with most work per element if there are others to overlap with it."""
+        loops = [p for p in self.schedule.phases if p.nest and not p.sequential]
+        return None if len(loops) < 2 else max(loops, key=_weight)
+
+    def _streams(self, present: Phase, count: Index) -> list[tuple[Value, DType, bool]]:
+        """Rows to fetch while ``present`` computes: those read next and those written soon.
+
+        An entry is the address of the row's first element, its dtype, and whether it is written.
+        """
+        found: dict[str, tuple[Value, DType, bool]] = {}
+        later = False
+        for phase in self.schedule.phases:
+            for op in phase.ops:
+                walks = [(w, False) for w in op.sources if w is not None]
+                walks += [(w, True) for w, _ in op.results if later]
+                for walk, written in walks:
+                    access = walk.access
+                    if isinstance(access, HbmAccess) and _is_run(access, count):
+                        place = self.address(op, walk)
+                        found[place.text] = (place, walk.dtype, written)
+                        if not written:
+                            found[place.text] = (self._next_row(place, walk), walk.dtype, False)
+            later = later or phase is present
+        return list(found.values())
+
+    def _next_row(self, place: Value, walk: Walk) -> Value:
+        assert isinstance(walk.access, HbmAccess)
+        step = self.around.indices.value(walk.access.spans[0].stride)
+        return self.f.pointer(place, step, storage(walk.dtype))
 
     def _repeated(self, phase: Phase) -> list[tuple[RowOp, Walk]]:
         found: dict[int, tuple[RowOp, Walk]] = {}
@@ -249,7 +284,7 @@ class RowGroup:
         return _Nest(phase, counts, by_walk, patterns, home)
 
     def _unroll(self, nest: _Nest) -> int:
-        weight = sum(weight_of(op) for op in nest.phase.ops)
+        weight = _weight(nest.phase)
         wanted = 4 if weight <= 6 else 2 if weight <= _HEAVY else 1
         count = nest.counts[-1]
         if isinstance(count, int):
@@ -372,6 +407,9 @@ class RowGroup:
                 after = _Position(self, nest, lanes, at, None).run(sums)
             for n, r in enumerate(running):
                 values[n * unroll + k] = after[r.op.order, r.walk]
+            for place, dtype, written in nest.streams:
+                line = f.pointer(place, at, storage(dtype))
+                f.prefetch(line, written, level=1 if written else 2)
         final = f.end_loop(loop, values)
         result = []
         for n, r in enumerate(running):
@@ -564,6 +602,18 @@ def _unflatten(running: list[_Reduction], values: list[Value]) -> list[_Reductio
         result.append(_with(r, values[at : at + size], values[at + size]))
         at += size + 1
     return result
+
+
+def _weight(phase: Phase) -> int:
+    return sum(weight_of(op) for op in phase.ops)
+
+
+def _is_run(access: HbmAccess, count: Index) -> bool:
+    """Whether a row of an access is ``count`` neighbouring elements, other for every row."""
+    if access.index is not None or not access.spans or access.spans[0].stride == 0:
+        return False
+    spans = merge_spans(access.spans[1:])
+    return len(spans) == 1 and spans[0].stride == 1 and spans[0].count == count
 
 
 def weight_of(op: RowOp) -> int:

@@ -42,6 +42,9 @@ class VectorBuilder(Protocol[V]):
     def div(self, a: V, b: V) -> V:
         """``a / b``, correctly rounded."""
 
+    def inverse(self, a: V) -> V:
+        """``1 / a`` within one ulp, for ``a`` in 1..8 (or nan)."""
+
     def sqrt(self, a: V) -> V:
         """Square root, correctly rounded."""
 
@@ -148,27 +151,32 @@ _LOG1P: Final = (
     0.0004185694851912558,
     0.00011860104859806597,
 )
-# erf(x) = x + x·p(x²) for |x| <= 0.92
-_ERF_SMALL: Final = (
-    0.12837916612625122,
-    -0.37612631916999817,
-    0.11283687502145767,
-    -0.026858944445848465,
-    0.005199913866817951,
-    -0.0008130079368129373,
-    8.317010360769928e-05,
+# 2^r = 1 + r·p(r) for |r| <= 1/2, to 2^-22
+_EXP2: Final = (
+    0.6931470036506653,
+    0.24022242426872253,
+    0.05550733953714371,
+    0.009671513922512531,
+    0.0013264714507386088,
 )
-# erf(x) = 1 - exp(-g(x)) for 0.92 <= x <= 4
+# erf(x) = x + x·p(x²) for |x| <= 0.875
+_ERF_SMALL: Final = (
+    0.12837915122509003,
+    -0.3761255145072937,
+    0.11282456666231155,
+    -0.026791496202349663,
+    0.005032224114984274,
+    -0.0006203457596711814,
+)
+# erf(x) = 1 - 2^g(x) for 0.875 <= x <= 4
 _ERF_LARGE: Final = (
-    -0.0001630858751013875,
-    1.129448652267456,
-    0.6335095763206482,
-    0.10805612057447433,
-    -0.024930378422141075,
-    0.004070972558110952,
-    -0.0004020240157842636,
-    1.521448211860843e-05,
-    4.5633419176738244e-07,
+    -0.0001926797558553517,
+    -1.6272679567337036,
+    -0.9186174273490906,
+    -0.15051300823688507,
+    0.03234566003084183,
+    -0.004461267963051796,
+    0.00028997997287660837,
 )
 # Phi(-t) = exp(-t²/2)·u·p(2u - 1) with u = 1 / (1 + slope·t), 0 <= t <= 14.6
 _MILLS: Final = (
@@ -332,7 +340,7 @@ def _refined_quotient(b: VectorBuilder[V], numerator: V, numerator_low: V | None
     one = b.const(1.0)
     denominator = b.add(e, one)
     denominator_low = b.sub(e, b.sub(denominator, one))
-    inverse = b.div(one, denominator)
+    inverse = b.inverse(denominator)
     quotient = b.mul(numerator, inverse)
     minus = b.neg(quotient)
     rest = b.fma(minus, denominator, numerator)
@@ -353,7 +361,7 @@ def gelu(b: VectorBuilder[V], x: V) -> V:
     slope, one = b.const(_MILLS_SLOPE), b.const(1.0)
     d = b.fma(slope, t, one)
     d_low = b.fma(slope, t, b.sub(one, d))
-    u = b.div(one, d)
+    u = b.inverse(d)
     minus_u = b.neg(u)
     e = b.fma(minus_u, d_low, b.fma(minus_u, d, one))
     double = b.add(u, u)
@@ -371,11 +379,14 @@ def erf(b: VectorBuilder[V], x: V) -> V:
     """The error function."""
     near = b.fma(x, _horner(b, _ERF_SMALL, b.mul(x, x)), x)
     t = b.abs(x)
-    bounded = b.minimum(b.const(4.0), t)
-    n, s = _exp_parts(b, b.neg(_horner(b, _ERF_LARGE, bounded)))
-    power = b.scale_by_power(b.const(1.0), n)
-    far = b.copysign(b.sub(b.const(1.0), b.fma(power, s, power)), x)
-    return b.select(b.less(t, b.const(0.92)), near, far)
+    # erfc is at most 0.22 here, so its logarithm and power may be short.
+    y = _horner(b, _ERF_LARGE, b.minimum(b.const(4.0), t))
+    n = b.round(y)
+    r = b.sub(y, n)
+    one = b.const(1.0)
+    erfc = b.scale_by_power(b.fma(r, _horner(b, _EXP2, r), one), n)
+    far = b.copysign(b.sub(one, erfc), x)
+    return b.select(b.less(t, b.const(0.875)), near, far)
 
 
 def softplus(b: VectorBuilder[V], x: V) -> V:

@@ -34,6 +34,9 @@ class NumpyBuilder:
     def div(self, a: Value, b: Value) -> Value:
         return np.asarray(a / b)
 
+    def inverse(self, a: Value) -> Value:
+        return np.asarray(np.float32(1) / a)
+
     def sqrt(self, a: Value) -> Value:
         return np.asarray(np.sqrt(a))
 
