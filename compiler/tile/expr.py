@@ -59,14 +59,16 @@ class Expr:
 
     @cached_property
     def _text(self) -> str:
-        parts: list[str] = []
+        # A leading constant saves a leading minus sign: 1000 - 128*i.
+        leads = self.const > 0 and self.terms[0][1] < 0
+        parts: list[str] = [str(self.const)] if leads else []
         for atom, coefficient in self.terms:
             body = str(atom) if coefficient in (1, -1) else f"{abs(coefficient)}*{atom}"
             if not parts:
                 parts.append(body if coefficient > 0 else f"-{body}")
             else:
                 parts.append(f"{'+' if coefficient > 0 else '-'} {body}")
-        if self.const:
+        if self.const and not leads:
             parts.append(f"{'+' if self.const > 0 else '-'} {abs(self.const)}")
         return " ".join(parts)
 

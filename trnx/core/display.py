@@ -15,7 +15,10 @@ MAX_LINES = 400
 """Lines of a listing that a notebook shows."""
 
 _USER_LINE = "color:#1f6fc4;background:rgba(31,111,196,0.08)"
-_PRE = '<pre style="line-height:1.35;overflow-x:auto">'
+_PRE = (
+    '<pre style="font-family:var(--jp-code-font-family,monospace);font-size:13px;'
+    'line-height:1.35;white-space:pre;overflow-x:auto">'
+)
 
 
 def source_line(source: Source | None) -> str:
