@@ -53,10 +53,8 @@ def classify_contraction(graph: Graph, target: Target) -> ContractionSpace:
     """
     dot = graph.dot
     assert dot is not None
-    lhs, rhs = dot.operands
     contracted = dot.reduced
-    batch = (lhs.axes & rhs.axes) - contracted
-    rows, columns = lhs.axes - batch - contracted, rhs.axes - batch - contracted
+    batch, rows, columns = dot.roles
     before = _ancestors(dot)
     after = [n for n in graph.nodes if n is not dot and n not in before]
     for node in before:

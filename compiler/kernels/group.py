@@ -72,6 +72,8 @@ class Node:
         access: what a load reads; for ``iota`` the strides give the value.
         value: the number of a literal.
         reduced: axes a reduction or contraction sums over.
+        roles: batch, row and column axes of a contraction's result; an operand need not depend on
+            all that its shape has.
     """
 
     op: str
@@ -83,6 +85,7 @@ class Node:
     access: Access | None = None
     value: Any = None
     reduced: frozenset[Axis] = frozenset()
+    roles: tuple[frozenset[Axis], ...] = ()
 
     @property
     def is_reduction(self) -> bool:
@@ -217,6 +220,8 @@ class _Builder:
         elif kind is Kind.CONTRACTION:
             dims = self._contraction(params, inputs)
         elif kind is Kind.TAKE:
+            if equation.inputs[0] in self.dims:
+                raise NotFusable("a gather reads from a buffer")
             axis = params["axis"]
             dims = (*inputs[0][:axis], *inputs[1], *inputs[0][axis + 1 :])
         else:
@@ -337,14 +342,27 @@ class _Builder:
         if kind is Kind.CONTRACTION:
             lhs = self._resolved(self._dims_of(equation.inputs[0], number, 0))
             gone = frozenset(a for i in equation.params["contract"][0] for a in lhs[i])
-            op = name if gone else "mul"  # over one element the sum of products is a product
-            free = axes - gone
-            made = Node(op, tuple(operands), dtype, free, equation.params, equation.source)
-            made.reduced = gone
+            if not gone:  # over one element the sum of products is a product
+                return Node("mul", tuple(operands), dtype, axes, source=equation.source)
+            roles = self._roles(equation, number)
+            made = Node(name, tuple(operands), dtype, frozenset().union(*roles), equation.params)
+            made.source, made.reduced, made.roles = equation.source, gone, roles
             return made
         if kind is Kind.TAKE:
             return self._gather(number, equation, operands[1], loads)
         return Node(name, tuple(operands), dtype, axes, equation.params, equation.source)
+
+    def _roles(self, equation: Equation, number: int) -> tuple[frozenset[Axis], ...]:
+        """Batch, row and column axes of a contraction, from the shapes of its operands."""
+        contract, batch = equation.params["contract"], equation.params["batch"]
+        found: list[frozenset[Axis]] = []
+        for side in (0, 1):
+            dims = self._resolved(self._dims_of(equation.inputs[side], number, side))
+            if side == 0:
+                found.append(frozenset(a for i in batch[0] for a in dims[i]))
+            gone = {*contract[side], *batch[side]}
+            found.append(frozenset(a for i, d in enumerate(dims) if i not in gone for a in d))
+        return tuple(found)
 
     def _dims_of(self, atom: Atom, number: int, position: int) -> tuple[Dimension, ...]:
         assert isinstance(atom, Var)
@@ -484,6 +502,7 @@ def rebuild(graph: Graph, axes: Mapping[Axis, Axis | None]) -> Graph:
             None if node.access is None else moved(node.access),
             node.value,
             mapped(node.reduced),
+            tuple(map(mapped, node.roles)),
         )
     stores = tuple(
         Store(
@@ -562,6 +581,7 @@ def split_axis(graph: Graph, axis: Axis, inner: int) -> tuple[Graph, Axis, Axis]
             None if node.access is None else split(node.access),
             node.value,
             both(node.reduced),
+            tuple(map(both, node.roles)),
         )
     stores = []
     for s in graph.stores:

@@ -15,7 +15,7 @@ from trnx.compiler.kernels.contraction import classify_contraction
 from trnx.compiler.kernels.gather import check_gathers
 from trnx.compiler.kernels.group import Graph, NotFusable, build_graph
 from trnx.compiler.kernels.registry import VIEWS, Kind, kind_of
-from trnx.compiler.kernels.space import StridedView, dense_view, to_indices
+from trnx.compiler.kernels.space import AxisSpace, StridedView, dense_view, to_indices
 from trnx.compiler.kernels.support import kind_on
 from trnx.compiler.passes.identity import COPY
 from trnx.compiler.targets import Target
@@ -115,16 +115,34 @@ class _Cluster:
     beside: list[_Cluster] = field(default_factory=list)
 
 
+class _NeedsCopy(Exception):
+    """A view must be copied before its reshape: no iteration space expresses what follows."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(place)
+        self.place = place
+
+
 class Fuser:
-    """Forms the groups of one program."""
+    """Forms the groups of one program.
+
+    Args:
+        program: what to cut into groups.
+        target: the hardware table's row.
+        layouts: strides of inputs and outputs that are not dense.
+        copied: numbers of reshapes (among the program's equations) whose operand is copied first.
+    """
 
     def __init__(
         self,
         program: Program,
         target: Target,
         layouts: Layouts,
+        copied: frozenset[int] = frozenset(),
     ) -> None:
         self.target = target
+        self.copied = copied
+        self.origin: dict[Var, int] = {}
         self.program = _with_written_outputs(program, target)
         self.given = layouts.views(self.program)
         self.registers = layouts.registers or tuple(v.name for v in dim_variables(program))
@@ -145,8 +163,9 @@ class Fuser:
     def _lay_out(self) -> None:
         """Find where values lie, and copy views that no access pattern expresses where one must."""
         self.renamed: dict[Var, Var] = {}
-        for equation in self.program.equations:
+        for place, equation in enumerate(self.program.equations):
             kind = kind_on(equation, self.target)
+            self.origin.update(dict.fromkeys(equation.outputs, place))
             inputs: list[Atom] = [
                 self.renamed.get(a, a) if isinstance(a, Var) else a for a in equation.inputs
             ]
@@ -155,11 +174,25 @@ class Fuser:
                     view = self.view(atom)
                     if view is None or (kind is Kind.HOST and view.root is not atom):
                         inputs[position] = self._copy(atom, equation)
+                elif isinstance(atom, Var) and kind is Kind.RESHAPE:
+                    if place in self.copied or not self._is_refinement(atom, equation):
+                        inputs[position] = self._copy(atom, equation)
             made = Equation(
                 equation.primitive, tuple(inputs), equation.outputs, equation.params,
                 equation.source,
             )  # fmt: skip
             self._append(made)
+
+    def _is_refinement(self, operand: Var, equation: Equation) -> bool:
+        """Whether a reshape is an access pattern, or splits and merges axes that nest."""
+        view = self.view(operand)
+        shape = to_indices(equation.params["shape"])
+        if view is not None and view.reshape(shape) is not None:
+            return True
+        space = AxisSpace()
+        before = space.fresh(to_indices(operand.aval.shape))
+        after = space.fresh(shape)
+        return space.unify([a for d in before for a in d], [a for d in after for a in d])
 
     def _append(self, equation: Equation) -> None:
         for var in equation.outputs:
@@ -290,8 +323,33 @@ class Fuser:
             if self._may_join(number, chosen, needs):
                 self._merge(number, chosen, needs)
                 return
+        if kind in _NESTS:
+            try:
+                self._graph([number])
+            except NotFusable:
+                self._require_copy(number)
         self.clusters[number] = _Cluster([number], needs, {kind})
         self.cluster_of[number] = number
+
+    def _require_copy(self, number: int) -> None:
+        """Ask for a copy in front of the first reshape that hides the operand's layout."""
+        equation = self.equations[number]
+        for atom in equation.inputs:
+            while isinstance(atom, Var) and self.view(atom) is None:
+                made = self.equations[self.made_by[atom]]
+                below = made.inputs[0]
+                hides = isinstance(below, Var) and self.view(below) is not None
+                if hides and self.kinds[self.made_by[atom]] is Kind.RESHAPE:
+                    raise _NeedsCopy(self.origin[atom])
+                atom = below
+        raise LoweringError(
+            message(
+                f"{equation.primitive.name} of "
+                f"{', '.join(str(a.aval) for a in equation.inputs)} fits no kernel",
+                equation.source,
+                "Report this program",
+            )
+        )
 
     def _reach(self, needs: int) -> int:
         """All clusters that lie below the given ones, themselves included."""
@@ -319,11 +377,32 @@ class Fuser:
             return False
         if len(chosen) == 1 and self._is_plain(number, chosen[0]):
             return True
+        if self._reads_own_results(members):
+            return False
         try:
             self._graph(members)
         except NotFusable:
             return False
         return True
+
+    def _reads_own_results(self, members: Sequence[int]) -> bool:
+        """Whether a member needs a value of another member in memory, so that both cannot be one.
+
+        A slice of a value, a gather's table and a 64-bit cast read memory.
+        """
+        inside = set(members)
+        for number in members:
+            equation = self.equations[number]
+            for position, atom in enumerate(equation.inputs):
+                if not isinstance(atom, Var):
+                    continue
+                producer, direct = self._producer(atom)
+                if producer not in inside:
+                    continue
+                stays = self._reads_memory(equation, self.kinds[number], position)
+                if not direct or stays or self._only_written(self.equations[producer]):
+                    return True
+        return False
 
     def _is_plain(self, number: int, cluster: int) -> bool:
         """Whether the equation only continues a value of the cluster element by element."""
@@ -494,6 +573,7 @@ class Fuser:
             family = "scatter"
         elif not kinds <= _NESTS:
             family = "host"
+            outputs = list(equations[-1].outputs)  # the call fills all of them, also unread ones
         beside = tuple(self._finish(other) for other in cluster.beside)
         return Group(family, tuple(equations), tuple(outputs), beside)
 
@@ -631,4 +711,9 @@ def fuse(program: Program, target: Target, layouts: Layouts = Layouts()) -> Fuse
             raise LoweringError(
                 message("a call was not inlined", equation.source, "Report this program")
             )
-    return Fuser(program, target, layouts).run()
+    copied: frozenset[int] = frozenset()
+    while True:
+        try:
+            return Fuser(program, target, layouts, copied).run()
+        except _NeedsCopy as request:
+            copied |= {request.place}
