@@ -111,7 +111,8 @@ class KernelEmitter:
     def emit(self) -> None:
         """Add the kernel's functions to the module."""
         body = Planner(self.kernel, self.dtype_of, self._aliases).plan()
-        f = Function(self.module, self.symbol, "void", [(PTR, "buffers"), (PTR, "registers")])
+        arguments = [(PTR, "buffers"), (PTR, "registers")]
+        f = Function(self.module, self.symbol, "void", arguments, self._attributes(body))
         params = {}
         for k, param in enumerate(self.kernel.params):
             params[param.name] = f.load(PTR, f.pointer(f.argument("buffers"), i64(k), PTR))
@@ -128,6 +129,16 @@ class KernelEmitter:
         else:
             f.fill(frame.scratch, "getelementptr i8, ptr null, i64 0")
         f.finish()
+
+    def _attributes(self, body: Body) -> str:
+        """Quick code generation for a function that only hands its loops to the thread pool."""
+        hands_over = all(
+            isinstance(node, LoopNode)
+            and isinstance(node.statement, For)
+            and self._splits(node.statement)
+            for node in body.nodes
+        )
+        return "nounwind noinline optnone" if hands_over else "nounwind"
 
     def _slots(self, f: Function, values: dict[str, Value], written: set[str]) -> dict[str, Value]:
         """Stack slots for the registers the kernel assigns, holding their first values."""
@@ -223,7 +234,7 @@ class KernelEmitter:
         f.place(leave)
 
     def _emit_for(self, frame: _Frame, node: LoopNode, loop: For) -> None:
-        if loop.parallel and self._threads > 1 and not frame.nested and self._may_split(loop):
+        if not frame.nested and self._splits(loop):
             self._emit_parallel(frame, node, loop)
             return
         f, indices = frame.f, frame.indices
@@ -236,8 +247,9 @@ class KernelEmitter:
 
     # Parallel loops ---------------------------------------------------------------------------
 
-    def _may_split(self, loop: For) -> bool:
-        return not written_registers(loop.body)
+    def _splits(self, loop: For) -> bool:
+        """Whether the iterations of a loop go to the thread pool (when there is enough work)."""
+        return loop.parallel and self._threads > 1 and not written_registers(loop.body)
 
     def _emit_parallel(self, frame: _Frame, node: LoopNode, loop: For) -> None:
         f, indices = frame.f, frame.indices
