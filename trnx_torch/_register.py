@@ -26,9 +26,11 @@ def register() -> None:
     from trnx_torch import device
     from trnx_torch.dlpack import install as install_dlpack
     from trnx_torch.printing import install as install_printing
+    from trnx_torch.sharing import install as install_sharing
 
     torch._register_device_module("neuron", device)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     install_dlpack()
     install_printing()
+    install_sharing()
     _registered = True

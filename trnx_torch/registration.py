@@ -235,3 +235,23 @@ def launch(address: int, tensors: Sequence[torch.Tensor], registers: Sequence[in
         RuntimeError: the kernel returned a status other than 0.
     """
     _loader.extension().launch(address, list(tensors), list(registers))
+
+
+def reserve_random(
+    count: int, *, generator: torch.Generator | None = None, device: int = -1
+) -> tuple[int, int]:
+    """Take `count` random numbers from a generator: its seed, and the offset of the first one.
+
+    A counter-based (Philox) kernel makes number i from (seed, offset + i). The generator moves past
+    them, in steps of four.
+
+    Args:
+        count: how many 32-bit numbers the kernel will use.
+        generator: a neuron generator; the device's default if None.
+        device: device index; the current one for -1.
+
+    Raises:
+        RuntimeError: the generator is of another device.
+    """
+    seed, offset = _loader.extension().reserve_random(generator, device, count)
+    return int(seed), int(offset)

@@ -186,6 +186,27 @@ def zero_copy_aliases() -> None:
     assert again[0, 1].item() == 4
 
 
+@check
+def aliases_pin_the_storage() -> None:
+    x = torch.zeros(3, device=DEVICE)
+    host = torch.neuron.as_cpu(x)
+    raises(RuntimeError, "not resizable", lambda: x.resize_(1000))
+    assert host.tolist() == [0.0, 0.0, 0.0]
+    del host
+    x.resize_(1000)
+    array = np.from_dlpack(x)
+    raises(RuntimeError, "not resizable", lambda: x.untyped_storage().resize_(8))
+    del array
+    x.untyped_storage().resize_(8000)
+    repr(x)
+    x.untyped_storage().resize_(16)
+    host = torch.zeros(3)
+    y = torch.neuron.as_neuron(host)
+    raises(RuntimeError, "not resizable", lambda: host.resize_(1000))
+    del y
+    host.resize_(1000)
+
+
 # ---- views and in-place --------------------------------------------------------------------------
 @check
 def views_share_storage() -> None:
@@ -817,6 +838,47 @@ def data_loader() -> None:
         same(x.to(DEVICE, non_blocking=True), y.float())
         seen += y.tolist()
     assert seen == list(range(10))
+
+
+def _add_in_child(queue: object, done: object) -> None:
+    x, view = queue.get()
+    assert x.device == torch.device("neuron:1") and view.shape == (2,)
+    x.add_(1)
+    assert view.tolist() == [1.0, 1.0]
+    done.put(x.sum().item())
+
+
+@check
+def processes_share_tensors() -> None:
+    context = torch.multiprocessing.get_context("fork")
+    queue, done = context.SimpleQueue(), context.SimpleQueue()
+    child = context.Process(target=_add_in_child, args=(queue, done))
+    child.start()
+    x = torch.zeros(4, device="neuron:1")
+    queue.put((x, x[2:]))
+    total = done.get()
+    child.join()
+    assert child.exitcode == 0 and total == 4.0
+    assert x.tolist() == [1.0] * 4
+    y = torch.ones(2, device=DEVICE, requires_grad=True)
+    raises(RuntimeError, "detach()", lambda: queue.put(y * 2))
+
+
+@check
+def random_numbers_are_reserved() -> None:
+    from trnx_torch.registration import reserve_random
+
+    torch.neuron.manual_seed_all(9)
+    assert reserve_random(5) == (9, 0)
+    assert reserve_random(8) == (9, 8)
+    g = torch.Generator(DEVICE).manual_seed(3)
+    assert reserve_random(1, generator=g) == (3, 0)
+    assert g.get_offset() == 4 and reserve_random(0) == (9, 16)
+    raises(
+        RuntimeError,
+        "Expected a generator of neuron:0",
+        lambda: reserve_random(1, generator=torch.Generator()),
+    )
 
 
 # ---- other libraries, tracing --------------------------------------------------------------------

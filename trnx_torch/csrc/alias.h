@@ -11,7 +11,15 @@ namespace trnx {
 // It keeps the neuron storage alive. Not part of autograd.
 at::Tensor as_cpu(const at::Tensor& tensor);
 
-// A neuron tensor over the memory of a cpu tensor, which it keeps alive. The alias of an alias is
+// The same for an alias that the user holds: while it lives the neuron storage cannot be resized,
+// which would free the memory under it.
+at::Tensor export_to_cpu(const at::Tensor& tensor);
+
+// Moves the memory of a neuron tensor's storage into the storage of `target`, a cpu tensor of bytes
+// of the same size; every view of the storage follows. For memory shared between processes.
+void move_storage(const at::Tensor& tensor, const at::Tensor& target);
+
+// A neuron tensor over the memory of a cpu tensor, which it keeps alive and unresizable. The alias of an alias is
 // over the original storage again.
 at::Tensor as_neuron(const at::Tensor& tensor, c10::DeviceIndex index);
 

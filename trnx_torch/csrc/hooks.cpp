@@ -55,8 +55,8 @@ struct NeuronHooks final : at::PrivateUse1HooksInterface {
   }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     TORCH_CHECK(
-        storage.resizable(), "This storage shares memory that torch does not own, so it cannot "
-        "be resized. Clone the tensor first.");
+        storage.resizable(), "This storage is not resizable, because a cpu tensor, an array or "
+        "another process uses its memory, too. Delete those first, or clone the tensor.");
     at::native::resize_bytes_cpu(storage.unsafeGetStorageImpl(), bytes);
   }
 };

@@ -66,13 +66,26 @@ PYBIND11_MODULE(_C, m) {
     return trnx::default_generator(static_cast<c10::DeviceIndex>(index));
   });
 
-  m.def("as_cpu", &trnx::as_cpu, py::arg("tensor"));
+  m.def("as_cpu", &trnx::export_to_cpu, py::arg("tensor"));
+  m.def("move_storage", &trnx::move_storage, py::arg("tensor"), py::arg("target"));
   m.def(
       "as_neuron",
       [](const at::Tensor& tensor, int index) {
         return trnx::as_neuron(tensor, static_cast<c10::DeviceIndex>(index));
       },
       py::arg("tensor"), py::arg("index") = -1);
+
+  // Reserves `count` numbers of a generator (the device's default for None): (seed, offset).
+  m.def(
+      "reserve_random",
+      [](const std::optional<at::Generator>& generator, int index, uint64_t count) {
+        auto* chosen = trnx::neuron_generator(
+            generator.value_or(at::Generator()), static_cast<c10::DeviceIndex>(index));
+        const std::lock_guard<std::mutex> lock(chosen->mutex_);
+        const auto offset = chosen->reserve(count);
+        return std::make_pair(chosen->current_seed(), offset);
+      },
+      py::arg("generator"), py::arg("index"), py::arg("count"));
 
   m.def("executed_ops", [] {
     py::dict counts;
