@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.transforms.composites import BUCKETS as COMPOSITE_BUCKETS
+from tests.transforms.composites import COMPOSITES, sizes_to_try
 from tests.transforms.functions import total
 from trnx.core import (
     DimError,
@@ -21,8 +23,9 @@ from trnx.core import (
     trace_program,
 )
 from trnx.core.dims import evaluate
+from trnx.core.program import dim_variables
 from trnx.ops import functions as op
-from trnx.transforms import call, grad, pad_program, specialise, vmap
+from trnx.transforms import call, grad, inline_calls, pad_program, specialise, vmap
 from trnx.transforms.pad import largest
 
 N = dim("n", min=1, max=8)
@@ -120,6 +123,49 @@ def test_padded_is_exact(name: str, sizes: dict[str, int]) -> None:
     expected, found = exact_and_padded(function, shapes, sizes)
     assert found.shape == np.shape(expected)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def filled(fill: float, shape: Any, valid: np.ndarray) -> np.ndarray:
+    """A buffer with `valid` in its corner and an extreme value everywhere else."""
+    if valid.dtype.kind == "f":
+        value: Any = fill
+    elif valid.dtype.kind == "b":
+        value = True
+    else:
+        limits = np.iinfo(valid.dtype)
+        value = limits.min if fill == np.inf else limits.max
+    buffer = np.full(shape, value, valid.dtype)
+    buffer[tuple(map(slice, valid.shape))] = valid
+    return buffer
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy computes with the garbage
+def test_padded_composites_are_exact(name: str) -> None:
+    composite = COMPOSITES[name]
+    program = composite.program("f64")
+    names = [variable.name for variable in dim_variables(program)]
+    padded = pad_program(program, {name: COMPOSITE_BUCKETS[name] for name in names})
+    check(padded.program)
+    for number, sizes in enumerate(sizes_to_try(composite, 6, seed=len(name))):
+        used = {name: sizes[name] for name in names}
+        args = composite.arguments(sizes, number, "f64")
+        expected = eval_program(specialise(inline_calls(program), used), args)
+        fill = (np.nan, np.inf, -np.inf)[number % 3]
+        buffers = [
+            filled(fill, aval.shape, x)
+            for aval, x in zip(padded.program.in_avals, args, strict=False)
+        ]
+        scalars = [np.int32(used[name]) for name in padded.size_names]
+        found = eval_program(padded.program, [*buffers, *scalars])
+        shapes = padded.out_shapes(used)
+        for out, want, shape in zip(found, expected, shapes, strict=True):
+            corner = np.asarray(out)[tuple(map(slice, shape))]
+            assert corner.shape == np.shape(want)
+            if corner.dtype.kind == "f":
+                np.testing.assert_allclose(corner, want, rtol=1e-10, atol=1e-10, err_msg=str(sizes))
+            else:
+                np.testing.assert_array_equal(corner, want, err_msg=str(sizes))
 
 
 def test_signature_and_text() -> None:

@@ -30,6 +30,7 @@ from trnx.runtime.memory import Block, allocate, copy_bytes, numpy_view
 from trnx.runtime.programs import executable_for
 from trnx.transforms.inline import inline_calls
 from trnx.transforms.pad import Padded, pad_program
+from trnx.transforms.specialise import specialise
 
 _PLAN_LIMIT = 4096  # plans of a family that are kept: one per combination of true shapes
 
@@ -249,6 +250,8 @@ class Family:
         return found
 
     def _new_plan(self, sizes: Mapping[str, int]) -> Plan:
+        if 0 in sizes.values():  # some operations refuse empty arrays: let their type rules see it
+            specialise(inline_calls(self.program), {v.name: sizes[v.name] for v in self.variables})
         padded, device = self.padded(sizes), self._device
         outs = [
             _window(aval.with_shape(shape), buffer, device)

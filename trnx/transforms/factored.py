@@ -251,7 +251,7 @@ def _broadcast(
                 new_dims += where[axis]
                 sizes += factors
             else:  # an axis of size 1 that is repeated over several factors goes away
-                assert structurally_equal(factors[0], 1)
+                assert _is_one(factors[0])
         return op.broadcast(op.reshape(value, sizes), expanded(layout), new_dims)
 
     if isinstance(x, FactoredTracer):
@@ -291,6 +291,8 @@ def _reshape(
     (x,), shape = operands, params["shape"]
     aval = aval_of(x)
     if isinstance(x, SoftTracer):
+        if same_shape(_without_ones(aval.shape), _without_ones(shape)):
+            return [_with_other_ones(trace, x, shape)]
         x = x.built(whole(aval.shape))
     source = expanded(layout_of(x))
     layout: list[Shape] = []
@@ -300,7 +302,7 @@ def _reshape(
         if same_shape(many, real) or (_leads(many) and _leads(real)):
             layout += whole(b)
         elif len(real) == 1:
-            layout += [(size,) if structurally_equal(size, 1) else many for size in b]
+            layout += [(size,) if _is_one(size) else many for size in b]
         else:
             return None
     value = x.value if isinstance(x, FactoredTracer) else x
@@ -308,8 +310,23 @@ def _reshape(
     return [trace.join(out, aval.with_shape(shape), tuple(layout))]
 
 
+def _with_other_ones(trace: FactorTrace, x: SoftTracer, shape: Shape) -> SoftTracer:
+    """A soft value with axes of size 1 added or dropped."""
+
+    def build(layout: Layout) -> Any:
+        real = iter([f for f, size in zip(layout, shape, strict=True) if not _is_one(size)])
+        inner = tuple((size,) if _is_one(size) else next(real) for size in x.aval.shape)
+        return op.reshape(x.built(inner), expanded(layout))
+
+    return SoftTracer(trace, x.aval.with_shape(shape), build)
+
+
+def _is_one(size: Size) -> bool:
+    return structurally_equal(size, 1)
+
+
 def _without_ones(sizes: Shape) -> Shape:
-    return tuple(size for size in sizes if not structurally_equal(size, 1))
+    return tuple(size for size in sizes if not _is_one(size))
 
 
 def _leads(sizes: Shape) -> bool:
