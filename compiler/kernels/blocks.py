@@ -77,11 +77,10 @@ def live_bytes(graph: Graph, widths: Mapping[Axis, int]) -> int:
                 total *= width
         return total
 
-    last: dict[Node, int] = {}
+    last: dict[Node, int] = dict.fromkeys(graph.nodes, 0)
     for position, node in enumerate(graph.nodes):
-        for operand in node.operands:
-            last[operand] = position
-        last.setdefault(node, position)
+        last[node] = position
+        last.update((o, position) for o in node.operands if o in last)
     for store in graph.stores:
         last[store.node] = max(last[store.node], len(graph.nodes))
     ending: dict[int, list[Node]] = {}

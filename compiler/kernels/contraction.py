@@ -30,9 +30,11 @@ from trnx.compiler.tile.views import TileView
 from trnx.core import Source
 from trnx.core.dtypes import float32, float64
 
-MAX_STRIP_SHARE = 0.4
-"""Share of SBUF that one resident operand may take: two operands, the epilogue and double buffers
-must live beside it."""
+SBUF_SHARE = 0.875
+"""Share of SBUF that tiles may fill by plan: the rest is for alignment and row scalars."""
+
+ROW_SHARE = 0.4
+"""Share of SBUF for whole rows after a contraction, which must live beside its operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def _row_fits(graph: Graph, columns: frozenset[Axis], target: Target) -> bool:
     if not all(isinstance(a.size, int) for a in columns):
         return False
     widths = {a: known(a.size, 0) for a in columns}
-    return live_bytes(graph, widths) <= target.sbuf_usable_bytes * MAX_STRIP_SHARE
+    return live_bytes(graph, widths) <= target.sbuf_usable_bytes * ROW_SHARE
 
 
 def _ancestors(node: Node) -> set[Node]:
@@ -98,6 +100,11 @@ def _ancestors(node: Node) -> set[Node]:
             if current.access is not None and current.access.index is not None:
                 stack.append(current.access.index)
     return found
+
+
+def _load_count(node: Node) -> int:
+    """How many buffers an operand is computed from."""
+    return sum(1 for n in {node, *_ancestors(node)} if n.op == "load" and len(n.axes) > 1)
 
 
 def even_block(size: int, limit: int) -> int:
@@ -194,23 +201,35 @@ class ContractionLowering:
         assert isinstance(rows, int) and isinstance(columns, int) and isinstance(self.k.size, int)
         block = even_block(columns, limit)
         k_tiles = -(-self.k.size // part)
+        usable = int(self.target.sbuf_usable_bytes * SBUF_SHARE)
         lhs, rhs = self.dot.operands
-        room = int(self.target.sbuf_usable_bytes * MAX_STRIP_SHARE)
-        # One strip of the streaming operand is double buffered, and so is its untransposed form.
-        if k_tiles * part * lhs.dtype.itemsize * 2 > room:
+        strip_bytes = k_tiles * part * lhs.dtype.itemsize
+        # A strip of lhs lies beside the rows it is transposed from and what they are computed from.
+        lhs_work = strip_bytes * (1 + _load_count(lhs))
+        room = usable - lhs_work - self._epilogue_bytes(columns if self.reduces else block)
+        per_column = k_tiles * rhs.dtype.itemsize * max(1, _load_count(rhs))
+        if room < per_column * block:
             return Plan("stream", block, block, 1)
-        rhs_bytes = k_tiles * columns * rhs.dtype.itemsize
-        lhs_bytes = k_tiles * rows * lhs.dtype.itemsize
+        whole_rhs = per_column * columns <= room
         if self.reduces:
-            strip = columns if rhs_bytes <= room else block
-            return Plan("rows", block, strip, k_tiles)
-        if rhs_bytes <= room and (rows > part or columns <= block or lhs_bytes > room):
+            return Plan("rows", block, columns if whole_rhs else block, k_tiles)
+        lhs_bytes = k_tiles * rows * lhs.dtype.itemsize * (1 + _load_count(lhs))
+        whole_lhs = lhs_bytes + 2 * per_column * block <= room + lhs_work
+        if whole_rhs and (rows > part or columns <= block or not whole_lhs):
             return Plan("rows", block, columns, k_tiles)
-        if lhs_bytes <= room and k_tiles * block * rhs.dtype.itemsize * 2 <= room:
+        if whole_lhs:
             return Plan("columns", block, block, k_tiles)
-        per_column = k_tiles * rhs.dtype.itemsize
-        strip = max(1, room // per_column // block) * block
-        return Plan("rows", block, min(strip, columns), k_tiles)
+        return Plan("rows", block, min(columns, room // per_column // block * block), k_tiles)
+
+    def _epilogue_bytes(self, width: int) -> int:
+        """Bytes per partition of what follows the product, double buffered."""
+        if self.n is None:
+            return 0
+        before = _ancestors(self.dot) | {self.dot}
+        after = tuple(n for n in self.graph.nodes if n not in before)
+        rest = Graph((self.dot, *after), self.graph.stores, None, self.graph.reduced)
+        copies = 1 if self.reduces else 2
+        return copies * (live_bytes(rest, {self.n: width}) + width * self.dot.dtype.itemsize)
 
     # Loops --------------------------------------------------------------------------------------
 
@@ -355,7 +374,7 @@ class ContractionLowering:
         if not wanted or (isinstance(rows, int) and rows <= self.target.partitions):
             return {}
         width = widest or known(columns, 0)
-        share = self.target.sbuf_usable_bytes * MAX_STRIP_SHARE / 2
+        share = self.target.sbuf_usable_bytes * ROW_SHARE / 2
         if not width or len(wanted) * width * 4 > share:
             return {}
         part = self.target.partitions

@@ -139,6 +139,7 @@ class Emitter:
             n.operands[0]: n for n in graph.nodes if n.op == "reduce_sum" and n.is_reduction
         }
         self._queue = 0
+        self._nested = False  # inside `value`
         self._free = frozenset(region.free)
 
     # What a node is -----------------------------------------------------------------------------
@@ -225,10 +226,49 @@ class Emitter:
         """The value of a node, emitting it when needed."""
         known = self.values.get(node)
         if known is None:
-            with self.builder.at(node.source):
-                known = self._emit(node)
-            self.values[node] = known
+            if not self._nested:
+                self._nested = True
+                for station in self._stations(node):
+                    self.value(station)
+                known = self._emit_at(node)
+                self._nested = False
+            else:
+                known = self._emit_at(node)
         return self.fit(known) if isinstance(known, TileView) else known
+
+    def _emit_at(self, node: Node) -> Value:
+        with self.builder.at(node.source):
+            made = self.values[node] = self._emit(node)
+        return made
+
+    def _stations(self, node: Node) -> list[Node]:
+        """Nodes under `node` to emit first, in order, so that no rule calls too deep.
+
+        Rules ask for their operands, so a chain of operations is as many nested calls as it is
+        long. Emitting every `_DEPTH`-th node of a chain beforehand keeps Python's stack small and
+        everything else about the order as the rules choose it.
+        """
+        heights: dict[Node, int] = {}
+        stations: list[Node] = []
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            below = top.operands
+            if top.access is not None and top.access.index is not None:
+                below = (*below, top.access.index)
+            below = tuple(operand for operand in below if operand not in self.values)
+            open_nodes = [operand for operand in below if operand not in heights]
+            if open_nodes:
+                stack += open_nodes
+                continue
+            stack.pop()
+            if top not in heights:
+                height = 1 + max((heights[operand] for operand in below), default=0)
+                if height == _DEPTH and top is not node:
+                    stations.append(top)
+                    height = 0
+                heights[top] = height
+        return stations
 
     def fit(self, view: TileView) -> TileView:
         """A value of an enclosing region as one of this region: fewer rows, other free rank."""
@@ -456,3 +496,4 @@ class Emitter:
 
 
 _SOURCES = frozenset({"load", "literal", "iota", "dot_general"})
+_DEPTH = 64  # operations per nest of rules; each takes three to six Python frames

@@ -175,7 +175,9 @@ class Fuser:
                     if view is None or (kind is Kind.HOST and view.root is not atom):
                         inputs[position] = self._copy(atom, equation)
                 elif isinstance(atom, Var) and kind is Kind.RESHAPE:
-                    if place in self.copied or not self._is_refinement(atom, equation):
+                    hidden = not self._is_refinement(atom, equation)
+                    inputs[position] = atom
+                    if hidden or place in self.copied:
                         inputs[position] = self._copy(atom, equation)
             made = Equation(
                 equation.primitive, tuple(inputs), equation.outputs, equation.params,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.compiler import harness as h
+from trnx.compiler.kernels import contraction
 from trnx.compiler.pipeline import compile_program
+from trnx.compiler.targets import target
 from trnx.compiler.tile.ir import For, HostCall, walk
 from trnx.core import dim, evaluate
 from trnx.ops import functions as op
@@ -82,21 +85,21 @@ CASES: list[tuple[str, Callable[..., Any], list[Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("target", ["trn2", "cpu"])
+@pytest.mark.parametrize("device", ["trn2", "cpu"])
 @pytest.mark.parametrize(("function", "avals"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-def test_kernel_against_numpy(function: Callable[..., Any], avals: list[Any], target: str) -> None:
+def test_kernel_against_numpy(function: Callable[..., Any], avals: list[Any], device: str) -> None:
     """Equal to the NumPy meaning of its primitives, no race, nothing uninitialised read."""
-    tiles = h.check(function, *avals, target=target, tolerance=1e-4)
+    tiles = h.check(function, *avals, target=device, tolerance=1e-4)
     assert not any(isinstance(call, HostCall) for call in tiles.calls)
 
 
-@pytest.mark.parametrize("target", ["trn1", "trn2", "trn3", "cpu"])
-def test_every_target_takes_a_layer(target: str) -> None:
+@pytest.mark.parametrize("device", ["trn1", "trn2", "trn3", "cpu"])
+def test_every_target_takes_a_layer(device: str) -> None:
     """Limits of each generation hold: the legality check is part of the pipeline."""
     h.check(
         lambda x, w, b: h.gelu(h.linear(x, w, b)),
         ((130, 140), "bf16"), ((140, 600), "bf16"), ((600,), "bf16"),
-        target=target, tolerance=5e-2,
+        target=device, tolerance=5e-2,
     )  # fmt: skip
 
 
@@ -193,3 +196,36 @@ def test_resident_operands_are_read_once() -> None:
     inside = [s for loop in body if isinstance(loop, For) for s in walk(loop.body)]
     loads = [s for s in inside if getattr(s, "op", "") == "dma_copy"]
     assert len(loads) == 2  # rows of lhs and the store; rhs was loaded before the loop
+
+
+@pytest.mark.parametrize(
+    ("budget", "rows", "columns", "order"),
+    [
+        (200_000, 300, 700, "rows"),
+        (200_000, 100, 1500, "columns"),
+        (13_000, 300, 1500, "rows"),
+        (20_000, 300, 1500, "columns"),
+        (2_500, 300, 700, "stream"),
+    ],
+)
+def test_contraction_plans(budget: int, rows: int, columns: int, order: str) -> None:
+    """Every loop order and a rhs cut into strips, by how much SBUF there is."""
+    row = replace(target("trn2"), sbuf_usable_bytes=budget)
+    program = h.record(
+        lambda x, y: op.dot_general(x, y, ((1,), (0,))), ((rows, 200), F), ((200, columns), F)
+    )
+    orders = []
+    original = contraction.ContractionLowering._plan
+
+    def spy(self: contraction.ContractionLowering) -> contraction.Plan:
+        plan = original(self)
+        orders.append(plan.order)
+        return plan
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contraction.ContractionLowering, "_plan", spy)
+        tiles = compile_program(program, row)
+    assert orders == [order]
+    args = h.draw(0, program)
+    (got,), (wanted,) = h.run(tiles, args), h.evaluate(program, args)
+    np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)

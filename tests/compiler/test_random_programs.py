@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,15 @@ from hypothesis import strategies as st
 
 from tests.compiler import harness as h
 from trnx.compiler.pipeline import compile_program
+from trnx.compiler.targets import target
 from trnx.core import Program, config
 from trnx.ops import functions as op
 
 UNARY = (op.exp, op.tanh, op.neg, lambda x: op.mul(x, x), lambda x: op.sub(1.0, x), op.logistic)
 BINARY = (op.add, op.sub, op.mul, op.max, op.min)
 SIZES = (1, 2, 3, 4, 6, 12, 130)
+SMALL = replace(target("trn2"), sbuf_usable_bytes=6000, working_set_bytes=3000)
+"""A NeuronCore with so little SBUF that rows are chunked and operands of products streamed."""
 
 
 def _shape(x: Any) -> tuple[int, ...]:
@@ -149,13 +153,13 @@ def random_program(data: st.DataObject) -> Program:
 
 @given(st.data())
 def test_random_program(data: st.DataObject) -> None:
-    """Equal to the NumPy meaning on both targets; every pass verified; no race, no poison."""
+    """Equal to the NumPy meaning on each target; every pass verified; no race, no poison."""
     program = random_program(data)
     args = h.draw(data.draw(st.integers(0, 3)), program)
     wanted = h.evaluate(program, args)
-    for target in ("trn2", "cpu"):
+    for row in (target("trn2"), target("cpu"), SMALL):
         with config.check(True):
-            tiles = compile_program(program, target)
+            tiles = compile_program(program, row)
         for got, expected in zip(h.run(tiles, args), wanted, strict=True):
             assert got.shape == expected.shape
             np.testing.assert_allclose(got, expected, 1e-3, 1e-4)
