@@ -7,7 +7,8 @@ elements apart. Products and sums are fused in the dtype ``T``, in ascending k.
 
 A block of ``height`` rows and ``width`` vectors of c stays in registers while k runs. There are
 functions for a few heights: rows are shared out evenly over tall blocks where that works out, else
-over falling powers of two. Columns that do not fill a panel take functions of their own.
+over falling powers of two. Columns that do not fill a panel take functions of their own. A single
+row of c over plain rows of b adds up whole rows, so that b is read in long runs.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ def blocking(cpu: Cpu) -> Blocking:
     return Blocking(4 if cpu.registers >= 32 else 2, (6, 5, 4, 2, 1), 3)
 
 
+_FLAT_ROWS = 8
+"""Rows of b that the product for a single row of c reads side by side."""
+
 _PART_HEIGHTS = (8, 4, 2, 1)
 """Heights for panels that are not full."""
 
@@ -90,7 +94,8 @@ def _emit_driver(module: Module, dtype: DType, block: Blocking) -> None:
     blocks = f.select(f.icmp("slt", blocks, i64(1)), i64(1), blocks)
     share = f.binary("sdiv", m, blocks)
     even = f.icmp("sge", share, i64(lowest))
-    across = f.begin_loop(i64(0), n, columns, carried=[f.argument("b")])
+    first, start_panel = _emit_flat(f, dtype, columns, element)
+    across = f.begin_loop(first, n, columns, carried=[start_panel])
     panel = across.carried[0]
     next_panel = f.pointer(panel, f.argument("b_panel"), element)
     left = f.binary("sub", n, across.index)
@@ -142,7 +147,7 @@ def _emit_driver(module: Module, dtype: DType, block: Blocking) -> None:
         f.line(f"switch {height}, label %{targets[-1]} [ {cases} ]")
         for h, place in zip(heights, targets, strict=True):
             f.place(place)
-            name = _block_name(module.cpu, dtype, h, kind)
+            name = _block_name(module.cpu, dtype, h, block.width, kind)
             f.line(f"call void @{name}({', '.join(map(str, arguments))})")
             f.jump(join)
     f.place(join)
@@ -164,14 +169,49 @@ def _largest(f: Function, rest: Value, heights: tuple[int, ...]) -> Value:
     return best
 
 
-def _block_name(cpu: Cpu, dtype: DType, height: int, full: bool) -> str:
-    return f"{matmul_symbol(dtype, cpu)}_{height}{'' if full else '_part'}"
+def _emit_flat(f: Function, dtype: DType, columns: int, element: str) -> tuple[Value, Value]:
+    """The product for one row, as far as whole vectors go: (columns done, b from there on)."""
+    lanes = _lanes(f.cpu, dtype)
+    single = f.icmp("eq", f.argument("m"), i64(1))
+    plain = f.icmp("eq", f.argument("b_panel"), i64(columns))
+    whole = f.binary("sub", f.argument("n"), f.binary("srem", f.argument("n"), i64(lanes)))
+    done = f.select(f.binary("and", single, plain), whole, i64(0))
+    vector = vector_type(element, lanes)
+    fresh = f.icmp("eq", f.argument("accumulate"), i64(0))
+    clear = f.begin_loop(i64(0), f.select(fresh, done, i64(0)), lanes)
+    f.store(f.number(0.0, vector), f.pointer(f.argument("c"), clear.index, element))
+    f.end_loop(clear)
+    some = f.icmp("sgt", done, i64(0))
+    k = f.select(some, f.argument("k"), i64(0))
+    grouped = f.binary("and", k, i64(-_FLAT_ROWS))
+    for low, high, rows in ((i64(0), grouped, _FLAT_ROWS), (grouped, k, 1)):
+        outer = f.begin_loop(low, high, rows)
+        lines, factors = [], []
+        for r in range(rows):
+            at = f.binary("add", outer.index, i64(r))
+            a = f.pointer(f.argument("a"), f.binary("mul", at, f.argument("a_pitch")), element)
+            factors.append(f.splat(f.load(element, a), lanes))
+            offset = f.binary("mul", at, f.argument("b_pitch"))
+            lines.append(f.pointer(f.argument("b"), offset, element))
+        inner = f.begin_loop(i64(0), done, lanes)
+        place = f.pointer(f.argument("c"), inner.index, element)
+        total = f.load(vector, place)
+        for line, factor in zip(lines, factors, strict=True):
+            total = fused(f, factor, f.load(vector, f.pointer(line, inner.index, element)), total)
+        f.store(total, place)
+        f.end_loop(inner)
+        f.end_loop(outer)
+    return done, f.pointer(f.argument("b"), done, element)
+
+
+def _block_name(cpu: Cpu, dtype: DType, height: int, width: int, full: bool) -> str:
+    return f"{matmul_symbol(dtype, cpu)}_{height}x{width}{'' if full else '_part'}"
 
 
 def _emit_block(module: Module, dtype: DType, height: int, width: int, full: bool) -> None:
     """c[height, n] for n equal to ``width`` vectors, or (not ``full``) for any smaller n."""
     sizes = [(I64, "n"), (I64, "k"), (I64, "accumulate"), (PTR, "ahead"), (I64, "ahead_pitch")]
-    name = _block_name(module.cpu, dtype, height, full)
+    name = _block_name(module.cpu, dtype, height, width, full)
     f = Function(module, name, "void", [*_ARGUMENTS, *sizes], internal=True)
     lanes = _lanes(module.cpu, dtype)
     if full or module.cpu.masked:

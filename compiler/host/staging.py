@@ -13,7 +13,7 @@ from typing import Final
 
 from trnx.compiler.host.types import DType
 from trnx.compiler.tile.analysis import accesses, written_registers
-from trnx.compiler.tile.expr import Index, add, mul, scale, symbols
+from trnx.compiler.tile.expr import Expr, Index, add, mul, scale, symbols
 from trnx.compiler.tile.ir import (
     Access,
     Alloc,
@@ -35,15 +35,25 @@ than the copy's better layout saves."""
 
 
 @dataclass(frozen=True, slots=True)
+class _Dim:
+    """A free dimension of a load: elements apart in the tile, in HBM, and how many."""
+
+    tile: int
+    hbm: Index
+    count: Index
+
+
+@dataclass(frozen=True, slots=True)
 class _Load:
-    """A load of a tile: element ``first + j`` of row ``p`` is HBM element ``p`` rows and ``j``
-    steps from ``source.offset``.
+    """A load of a tile from ``source``, rows from ``start`` on, elements from ``first`` on.
+
+    ``dims`` are its free dimensions, outermost in the tile first.
     """
 
     source: HbmAccess
     start: int
     first: Index
-    step: Index
+    dims: tuple[_Dim, ...]
 
 
 def elide_staging(
@@ -118,21 +128,44 @@ def _load(
         used |= symbols(span.stride)
     if used & changing:
         return None
-    inner, outer = merge_spans(target.spans), merge_spans(source.spans[1:])
-    if len(inner) > 1 or len(outer) > 1 or (inner and inner[0].stride != 1):
+    dims = _dims(target.spans, source.spans[1:])
+    return None if dims is None else _Load(source, target.start, target.offset, dims)
+
+
+def _dims(tile: Sequence[Span], hbm: Sequence[Span]) -> tuple[_Dim, ...] | None:
+    """The free dimensions of a dense load; None when the tile's are not nested in order."""
+    pairs = [(t, h) for t, h in zip(tile, hbm, strict=False) if t.count != 1]
+    if len(tile) != len(hbm) or any(t.count != h.count for t, h in zip(tile, hbm, strict=True)):
         return None
-    step = outer[0].stride if outer else 1
-    return _Load(source, target.start, target.offset, step)
+    dims: list[_Dim] = []
+    for t, h in pairs:
+        if not isinstance(t.stride, int) or t.stride < 1:
+            return None
+        last = dims[-1] if dims else None
+        if last is not None:
+            if last.tile != mul(t.stride, t.count):
+                return None
+            if last.hbm == mul(h.stride, h.count):
+                dims[-1] = _Dim(t.stride, h.stride, mul(last.count, t.count))
+                continue
+        dims.append(_Dim(t.stride, h.stride, t.count))
+    return tuple(dims)
 
 
 def _reads_in_place(
     instruction: Instruction, name: str, load: _Load, dtype_of: Callable[[Access], DType]
 ) -> bool:
     """Whether an instruction reads tile ``name`` only as an operand that may lie in HBM."""
+    if instruction.op not in ("nc_transpose", "nc_matmul"):
+        return False
+    data = instruction.ins[0] if instruction.op == "nc_transpose" else instruction.ins[1]
+    if not isinstance(data, TileAccess) or data.tile != name:
+        return False
+    moved = _in_place(data, load)
+    if moved is None:
+        return False
     if instruction.op == "nc_transpose":
         return True
-    if instruction.op != "nc_matmul" or load.step != 1:
-        return False
     stationary, moving = instruction.ins[:2]
     assert isinstance(stationary, TileAccess) and isinstance(moving, TileAccess)
     if stationary.tile == name or dtype_of(moving) != dtype_of(instruction.outs[0]):
@@ -140,7 +173,7 @@ def _reads_in_place(
     rows: Index = 1
     for span in stationary.spans:
         rows = mul(rows, span.count)
-    spans = merge_spans(moving.spans)
+    spans = merge_spans(moved.spans[1:])
     dense = not spans or (len(spans) == 1 and spans[0].stride == 1)
     return dense and isinstance(rows, int) and rows <= FEW_ROWS
 
@@ -161,17 +194,68 @@ def _rewrite(body: Sequence[Statement], loads: Mapping[str, _Load]) -> Iterator[
         yield replace(
             statement,
             ins=tuple(
-                _in_place(o, loads[o.tile]) if isinstance(o, TileAccess) and o.tile in loads else o
+                _moved(o, loads[o.tile]) if isinstance(o, TileAccess) and o.tile in loads else o
                 for o in statement.ins
             ),
         )
 
 
-def _in_place(access: TileAccess, load: _Load) -> HbmAccess:
-    """The HBM elements that ``access`` would find in the tile."""
+def _moved(access: TileAccess, load: _Load) -> HbmAccess:
+    moved = _in_place(access, load)
+    assert moved is not None
+    return moved
+
+
+def _in_place(access: TileAccess, load: _Load) -> HbmAccess | None:
+    """The HBM elements that ``access`` would find in the tile; None when they are no pattern."""
     row = load.source.spans[0].stride
+    offset = _along(add(access.offset, scale(load.first, -1)), load.dims)
+    if offset is None:
+        return None
+    spans = [Span(row, access.partitions)]
+    for span in access.spans:
+        step = _step(span, load.dims)
+        if step is None:
+            return None
+        spans.append(Span(step, span.count))
     down = scale(row, access.start - load.start)
-    along = mul(add(access.offset, scale(load.first, -1)), load.step)
-    spans = [Span(mul(span.stride, load.step), span.count) for span in access.spans]
-    offset = add(load.source.offset, add(down, along))
-    return HbmAccess(load.source.buffer, offset, (Span(row, access.partitions), *spans))
+    return HbmAccess(load.source.buffer, add(load.source.offset, add(down, offset)), tuple(spans))
+
+
+def _along(distance: Index, dims: Sequence[_Dim]) -> Index | None:
+    """A distance inside the tile's row as a distance in HBM."""
+    if distance == 0 or not dims:
+        return 0 if distance == 0 else None
+    const, terms = (distance, ()) if isinstance(distance, int) else (distance.const, distance.terms)
+    if const < 0:
+        return None
+    total: Index = 0
+    for dim in dims:
+        total = add(total, scale(dim.hbm, const // dim.tile))
+        const %= dim.tile
+    if const:
+        return None
+    # Run-time parts move along the outermost dimension only, where nothing can carry over.
+    for atom, coefficient in terms:
+        if coefficient % dims[0].tile:
+            return None
+        step = scale(dims[0].hbm, coefficient // dims[0].tile)
+        total = add(total, mul(Expr(0, ((atom, 1),)), step))
+    return total
+
+
+def _step(span: Span, dims: Sequence[_Dim]) -> Index | None:
+    """The HBM stride of a span that stays inside one dimension of the load."""
+    if span.count == 1 or span.stride == 0:
+        return 0
+    if not isinstance(span.stride, int):
+        return None
+    for dim in dims:
+        if span.stride % dim.tile == 0:
+            if len(dims) == 1:
+                return scale(dim.hbm, span.stride // dim.tile)
+            if not isinstance(span.count, int) or not isinstance(dim.count, int):
+                return None
+            inside = span.stride * (span.count - 1) < dim.tile * dim.count
+            return scale(dim.hbm, span.stride // dim.tile) if inside else None
+    return None
