@@ -16,6 +16,7 @@ from trnx.compiler.passes.fuse import FusedProgram, Layouts, fuse
 from trnx.compiler.passes.inline import inline
 from trnx.compiler.passes.legalise import legalise
 from trnx.compiler.passes.lower import lower_program
+from trnx.compiler.passes.memory import plan_program
 from trnx.compiler.passes.simplify import simplify
 from trnx.compiler.targets import Target
 from trnx.compiler.targets import target as find_target
@@ -113,8 +114,10 @@ PASSES: tuple[Pass, ...] = (
          "simplify what legalise wrote"),
     Pass("fuse", "program", "fused", lambda p, c: fuse(p, c.target, c.layouts), _check_fused,
          "equations become groups, one kernel each"),
-    Pass("tile", "fused", "tiles", lambda f, c: lower_program(f, c.target, c.donated), _nothing,
-         "groups become kernels of NeuronCore instructions; plan HBM"),
+    Pass("tile", "fused", "tiles", lambda f, c: lower_program(f, c.target), _nothing,
+         "groups become kernels of NeuronCore instructions"),
+    Pass("memory", "tiles", "tiles", lambda p, c: plan_program(p, c.donated), _nothing,
+         "temporaries share an arena, outputs take over donated inputs"),
     Pass("place", "tiles", "tiles", _each(lambda k, c: place.place(k, c.target)), _nothing,
          "tiles get addresses in SBUF and PSUM, and rotating buffers"),
     Pass("parallel", "tiles", "tiles", _each(lambda k, c: parallel.mark_parallel(k)), _nothing,

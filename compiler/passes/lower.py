@@ -6,24 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from trnx.compiler.kernels.contraction import lower_contraction
-from trnx.compiler.kernels.group import Graph, build_graph
+from trnx.compiler.kernels.group import build_graph
 from trnx.compiler.kernels.movement import lower_movement
 from trnx.compiler.kernels.row import LoweredKernel, lower_row
 from trnx.compiler.kernels.scatter import lower_scatter
 from trnx.compiler.kernels.space import to_indices
 from trnx.compiler.passes.fuse import FusedProgram, Group
-from trnx.compiler.passes.memory import CallUse, plan_memory
 from trnx.compiler.targets import Target
 from trnx.compiler.tile.expr import symbol
-from trnx.compiler.tile.ir import (
-    Buffer,
-    HbmAccess,
-    HostCall,
-    Kernel,
-    KernelCall,
-    TileProgram,
-    instructions,
-)
+from trnx.compiler.tile.ir import Buffer, HostCall, Kernel, KernelCall, TileProgram
 from trnx.core import Equation, Program, Source, Var, program_text, use_source
 from trnx.core.source import UNKNOWN_SOURCE
 
@@ -42,34 +33,26 @@ class _Names:
             self.buffers.append(Buffer(name, shape, var.aval.dtype, kind))
 
 
-def lower_program(fused: FusedProgram, target: Target, donated: tuple[int, ...]) -> TileProgram:
-    """Lower every group to a kernel and plan the memory.
-
-    Args:
-        fused: the program in groups.
-        target: the hardware table's row.
-        donated: positions of inputs whose memory an output may take over.
+def lower_program(fused: FusedProgram, target: Target) -> TileProgram:
+    """Lower every group to a kernel.
 
     Returns:
-        A tile program whose kernels are not placed or scheduled yet.
+        A tile program without a memory plan, whose kernels are not placed or scheduled yet. Equal
+        kernels are there once, so equal layers share their code.
     """
     program = fused.program
     names = _declare(program, fused)
     kernels: list[Kernel] = []
     known: dict[Kernel, int] = {}
     calls: list[KernelCall | HostCall] = []
-    uses: list[CallUse] = []
     for group in fused.groups:
         if group.family == "host":
-            call: KernelCall | HostCall = host_call(group.equations[-1], names.of)
-            calls.append(call)
-            assert isinstance(call, HostCall)
-            uses.append(CallUse(call.ins, call.outs))
+            calls.append(host_call(group.equations[-1], names.of))
             continue
         if all(0 in to_indices(v.aval.shape) for v in group.written):
             continue  # nothing to write
         with use_source(group_source(group) or UNKNOWN_SOURCE):
-            lowered, graph = lower_group(group, fused, target)
+            lowered = lower_group(group, fused, target)
         plain = replace(lowered.kernel, name="kernel")
         number = known.get(plain)
         if number is None:
@@ -78,23 +61,14 @@ def lower_program(fused: FusedProgram, target: Target, donated: tuple[int, ...])
         buffers = tuple(names.of[v] for v in lowered.variables)
         registers = tuple(symbol(r) for r in lowered.kernel.registers)
         calls.append(KernelCall(number, buffers, registers))
-        uses.append(_use(lowered, buffers, graph))
-    outputs = tuple(names.of[v] for v in program.outputs if isinstance(v, Var))
-    planned, arena = plan_memory(
-        names.buffers,
-        uses,
-        tuple(names.of[program.inputs[i]] for i in donated),
-        set(outputs),
-    )
     return TileProgram(
         program.name,
         target.name,
-        planned,
+        tuple(names.buffers),
         tuple(kernels),
         tuple(calls),
-        outputs,
+        tuple(names.of[v] for v in program.outputs if isinstance(v, Var)),
         fused.registers,
-        arena,
     )
 
 
@@ -118,20 +92,18 @@ def _declare(program: Program, fused: FusedProgram) -> _Names:
     return names
 
 
-def lower_group(
-    group: Group, fused: FusedProgram, target: Target
-) -> tuple[LoweredKernel, Graph | None]:
-    """The kernel of one group, and its loop nest when it has a single one."""
+def lower_group(group: Group, fused: FusedProgram, target: Target) -> LoweredKernel:
+    """The kernel of one group."""
     source = group_source(group)
     if group.family == "movement":
-        return lower_movement(group.equations[-1], fused.views, target, source), None
+        return lower_movement(group.equations[-1], fused.views, target, source)
     if group.family == "scatter":
-        return lower_scatter(group.equations[-1], fused.views, target, source), None
+        return lower_scatter(group.equations[-1], fused.views, target, source)
     graph = build_graph(group.equations, fused.views, group.outputs)
     if graph.dot is not None:
         beside = [build_graph(g.equations, fused.views, g.outputs) for g in group.beside]
-        return lower_contraction(graph, target, source, beside), graph
-    return lower_row(graph, target, source), graph
+        return lower_contraction(graph, target, source, beside)
+    return lower_row(graph, target, source)
 
 
 def group_source(group: Group) -> Source | None:
@@ -162,51 +134,3 @@ def _uniquely_named(kernel: Kernel, kernels: list[Kernel]) -> Kernel:
         number += 1
         name = f"{kernel.name}_v{number}"
     return replace(kernel, name=name)
-
-
-def _use(lowered: LoweredKernel, buffers: tuple[str, ...], graph: Graph | None) -> CallUse:
-    reads, writes = [], []
-    for param, name in zip(lowered.kernel.params, buffers, strict=True):
-        if param.role != "out":
-            reads.append(name)
-        if param.role != "in":
-            writes.append(name)
-    of = dict(zip(lowered.variables, buffers, strict=True))
-    pairs = frozenset(
-        (of[load], of[store]) for load, store in (in_place_pairs(lowered, graph) if graph else ())
-    )
-    return CallUse(tuple(reads), tuple(writes), pairs)
-
-
-def in_place_pairs(lowered: LoweredKernel, graph: Graph) -> list[tuple[Var, Var]]:
-    """(read, written) variables that may share memory: every element is read only where it is
-    written, once, before that write.
-    """
-    reads: dict[str, set[tuple[object, ...]]] = {}
-    writes: dict[str, set[tuple[object, ...]]] = {}
-    count: dict[str, int] = {}
-    for instruction in instructions(lowered.kernel):
-        for operand in instruction.ins:
-            if isinstance(operand, HbmAccess):
-                reads.setdefault(operand.buffer, set()).add((operand.offset, operand.spans))
-                count[operand.buffer] = count.get(operand.buffer, 0) + 1
-        for operand in instruction.outs:
-            if isinstance(operand, HbmAccess):
-                writes.setdefault(operand.buffer, set()).add((operand.offset, operand.spans))
-                count[operand.buffer] = count.get(operand.buffer, 0) + 1
-    if graph.dot is not None:
-        return []
-    param_of = {v: p.name for v, p in zip(lowered.variables, lowered.kernel.params, strict=True)}
-    pairs = []
-    for load in graph.loads:
-        assert load.access is not None
-        source = load.access.var
-        for store in graph.stores:
-            target = store.access.var
-            a, b = param_of.get(source), param_of.get(target)
-            if a is None or b is None or a == b or a not in reads or b not in writes:
-                continue
-            # Each block reads its own elements in one DMA before it writes the same elements.
-            if reads[a] == writes[b] and count[a] == len(reads[a]) and count[b] == len(writes[b]):
-                pairs.append((source, target))
-    return pairs

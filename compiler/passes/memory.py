@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from trnx.compiler.tile.ir import Buffer, HostCall, KernelCall
+from trnx.compiler.tile.ir import Buffer, HbmAccess, HostCall, Kernel, TileProgram, instructions
 from trnx.core import UnsupportedError, message
 
 ALIGNMENT = 64
@@ -121,16 +119,57 @@ def _pack(
     return offsets, arena
 
 
-def call_names(call: KernelCall | HostCall) -> tuple[str, ...]:
-    """Every buffer a call touches."""
-    return call.buffers if isinstance(call, KernelCall) else (*call.ins, *call.outs)
+def plan_program(program: TileProgram, donated: Sequence[int]) -> TileProgram:
+    """The program with offsets for its temporaries and aliases for its outputs.
+
+    Args:
+        program: kernels need not be placed.
+        donated: positions of inputs whose memory an output may take over.
+    """
+    pairs = [in_place_pairs(kernel) for kernel in program.kernels]
+    uses: list[CallUse] = []
+    for call in program.calls:
+        if isinstance(call, HostCall):
+            uses.append(CallUse(call.ins, call.outs))
+            continue
+        params = program.kernels[call.kernel].params
+        of = dict(zip((p.name for p in params), call.buffers, strict=True))
+        uses.append(
+            CallUse(
+                tuple(of[p.name] for p in params if p.role != "out"),
+                tuple(of[p.name] for p in params if p.role != "in"),
+                frozenset(
+                    (of[a], of[b]) for a, b in pairs[call.kernel] if call.buffers.count(of[a]) == 1
+                ),
+            )
+        )
+    inputs = [b.name for b in program.buffers if b.kind == "input"]
+    given = [inputs[i] for i in donated]
+    planned, arena = plan_memory(program.buffers, uses, given, set(program.outputs))
+    return replace(program, buffers=planned, arena_bytes=arena)
 
 
-def is_static(buffers: Sequence[Buffer]) -> bool:
-    """Whether every temporary has a static size."""
-    return all(isinstance(s, int) for b in buffers if b.kind == "temp" for s in b.shape)
+def in_place_pairs(kernel: Kernel) -> frozenset[tuple[str, str]]:
+    """(read, written) parameters that may share memory.
 
-
-def element_count(buffer: Buffer) -> int:
-    """Elements of a buffer of static shape."""
-    return int(np.prod([int(str(s)) for s in buffer.shape], dtype=np.int64))
+    Each has one access in the kernel, both touch the same elements, and the read comes first: then
+    every block has read its elements before it overwrites them, and no other block reads them.
+    """
+    reads: dict[str, list[tuple[int, HbmAccess]]] = {}
+    writes: dict[str, list[tuple[int, HbmAccess]]] = {}
+    for position, instruction in enumerate(instructions(kernel)):
+        for operands, found in ((instruction.ins, reads), (instruction.outs, writes)):
+            for operand in operands:
+                if isinstance(operand, HbmAccess):
+                    found.setdefault(operand.buffer, []).append((position, operand))
+    roles = {p.name: p.role for p in kernel.params}
+    pairs: set[tuple[str, str]] = set()
+    for a, read in reads.items():
+        for b, written in writes.items():
+            if len(read) != 1 or len(written) != 1 or (roles[a], roles[b]) != ("in", "out"):
+                continue
+            (first, source), (second, target) = read[0], written[0]
+            same = (source.offset, source.spans) == (target.offset, target.spans)
+            if same and source.index is None and target.index is None and first < second:
+                pairs.add((a, b))
+    return frozenset(pairs)
