@@ -17,6 +17,7 @@ from trnx.compiler.host.chunk import compute_dtype
 from trnx.compiler.host.emit import I64, Value, i64
 from trnx.compiler.host.matmul import matmul_symbol, panel_columns
 from trnx.compiler.host.memory import TileMemory, byte_address
+from trnx.compiler.host.moves import emit_transposing
 from trnx.compiler.host.phases import schedule
 from trnx.compiler.host.rowgroup import RowGroup, Surroundings
 from trnx.compiler.host.rowops import row_op
@@ -48,6 +49,8 @@ def emit_across(around: Surroundings, instruction: Instruction) -> None:
         "nc_transpose": _transpose,
         "dma_transpose": _transpose,
         "tensor_partition_reduce": _partition_reduce,
+        "dma_copy": emit_transposing,
+        "tensor_copy": emit_transposing,
     }
     table[instruction.op](around, instruction)
 

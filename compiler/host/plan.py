@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from trnx.compiler.host.moves import is_transposing
 from trnx.compiler.host.phases import (
     APART,
     SAME_BASE,
@@ -122,7 +123,7 @@ class Planner:
         for statement in statements:
             if isinstance(statement, Alloc):
                 continue
-            if isinstance(statement, Instruction) and statement.op in ELEMENTWISE | SEQUENTIAL:
+            if isinstance(statement, Instruction) and self._is_row_local(statement):
                 op = row_op(len(pending), statement, self._dtype_of)
                 if pending and not self._joins(pending, op):
                     close()
@@ -150,6 +151,11 @@ class Planner:
         stored.update(dict.fromkeys(outside, ALL_ROWS))
         stored.update(dict.fromkeys(planned.stored - outside, ONE_ROW))
         return GroupNode(partitions(ops[0].instruction), tuple(ops), planned)
+
+    def _is_row_local(self, instruction: Instruction) -> bool:
+        if instruction.op not in ELEMENTWISE | SEQUENTIAL:
+            return False
+        return not is_transposing(instruction, self._dtype_of)
 
     def _joins(self, group: Sequence[RowOp], op: RowOp) -> bool:
         """Whether ``op`` may run row by row together with ``group``."""
