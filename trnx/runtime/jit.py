@@ -16,10 +16,12 @@ from typing import Any
 
 from trnx.core import config, tree
 from trnx.core.avals import Aval, aval_of
+from trnx.core.dims import Dim
 from trnx.core.errors import TraceError, hide_internal_frames, message, user_traceback
 from trnx.core.program import Program, prune
 from trnx.core.source import UNKNOWN_SOURCE, Source, current_source
 from trnx.core.tracing import EVAL_TRACE, Tracer, current_trace, trace_program
+from trnx.ops import functions
 from trnx.runtime import evaluate, explain
 from trnx.runtime.array import Array
 from trnx.runtime.bucketing import Plan
@@ -313,6 +315,8 @@ class Jitted:
                     full.insert(index, args[index])
             others.update({name: kwargs[name] for name in kwargs if name in statics})
             result = self.function(*full, **others)
+            if any(isinstance(leaf, Dim) for leaf in tree.leaves(result)):  # a size is a number
+                result = tree.map(_size_as_array, result)
             tree.check_leaves(result, "output", "value")
             outputs, out_tree = tree.flatten(result)
             return outputs
@@ -368,6 +372,10 @@ def aval_key(leaf: Any) -> Any:
         return aval_of(leaf)
     except TypeError:  # no array: tracing names the argument
         return type(leaf)
+
+
+def _size_as_array(leaf: Any) -> Any:
+    return functions.dim_size(leaf) if isinstance(leaf, Dim) else leaf
 
 
 def is_closed(program: Program) -> bool:
