@@ -113,6 +113,7 @@ def compute_dtype(
 ) -> DType:
     """The dtype ``op`` computes in, by the simulator's rule."""
     instruction = op.instruction
+    native = native or isa.is_extension(instruction, dtype_of)
     exact = instruction.engine == isa.GPSIMD and isa.is_exact_integer(instruction, dtype_of)
     return alu.compute_dtype(
         [w.dtype for w in op.sources if w is not None],
@@ -173,7 +174,8 @@ def copy_cast(chunk: Chunk, value: Value, source: DType, target: DType, exact: b
 def _move(chunk: Chunk, op: RowOp) -> list[Result]:
     walk = op.sources[0]
     assert walk is not None
-    exact = op.instruction.op == "dma_copy" or chunk.native
+    long = isa.is_extension(op.instruction, chunk.dtype_of)
+    exact = op.instruction.op == "dma_copy" or chunk.native or long
     value = chunk.read(op, walk)
     return [copy_cast(chunk, value, walk.dtype, op.results[0][0].dtype, exact)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import llvmlite.binding as llvm
@@ -18,8 +18,6 @@ from trnx.compiler.host.cpu import Cpu, host_cpu
 from trnx.compiler.host.library import POOL, library_text, symbols_of
 from trnx.compiler.host.program import HostCode, HostOptions, object_code, packed_symbol
 from trnx.compiler.tile.ir import HostCall
-
-HostFunction = Callable[[HostCall, dict[str, int], Sequence[int]], None]
 
 _addresses: dict[str, int] = {}
 _lock = threading.RLock()
@@ -69,38 +67,32 @@ class NativeProgram:
             )
         return self.segments[0]
 
-    def __call__(
-        self,
-        pointers: Sequence[int],
-        registers: Sequence[int] = (),
-        host_call: HostFunction | None = None,
-    ) -> None:
-        """Run the program.
+    def __call__(self, pointers: Sequence[int], registers: Sequence[int] = ()) -> None:
+        """Run a program without host calls.
 
         Args:
             pointers: addresses as described above; memory must stay alive and large enough.
             registers: values of ``code.registers``.
-            host_call: runs the program's host calls, given the call, the address of every
-                caller buffer by name, and the registers.
+
+        Raises:
+            ValueError: wrong number of addresses or registers.
+            RuntimeError: the program has host calls; walk its ``segments``.
         """
         if len(pointers) != self._count or len(registers) != len(self.code.registers):
             raise ValueError(
                 f"program '{self.code.name}' takes {self._count} addresses and "
-                f"{len(self.code.registers)} registers, not {len(pointers)} and {len(registers)}"
+                f"{len(self.code.registers)} registers, not {len(pointers)} and {len(registers)}. "
+                "Pass one address per buffer (and the arena's), one integer per register."
             )
         places = self._pointers(*pointers)
         values = self._registers(*registers)
         for step in self._calls:
             if isinstance(step, HostCall):
-                if host_call is None:
-                    raise ValueError(
-                        f"program '{self.code.name}' calls host function '{step.function}'. "
-                        "Pass host_call."
-                    )
-                named = dict(zip(self.code.buffers, pointers, strict=False))
-                host_call(step, named, registers)
-            else:
-                step(places, values)
+                raise RuntimeError(
+                    f"program '{self.code.name}' calls host function '{step.function}'. "
+                    "Walk its segments and run host calls between them."
+                )
+            step(places, values)
 
 
 def load(code: HostCode, cpu: Cpu | None = None) -> NativeProgram:
