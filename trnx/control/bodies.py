@@ -185,17 +185,23 @@ def difference(a: Any, b: Any, path: str) -> tuple[str, str, str] | None:
 
 def _step(parent: Any, key: Any) -> str:
     """How Python gets from a container to its child."""
+    if hasattr(parent, "_fields"):
+        return f".{parent._fields[key]}"
     is_attribute = isinstance(key, str) and not isinstance(parent, dict)
     return f".{key}" if is_attribute else f"[{key!r}]"
 
 
 def kind_of(value: Any) -> str:
     """What a node of a tree is, for error texts."""
-    if value is None:
-        return "None"
+    if value is None or isinstance(value, Aval):
+        return str(value)
     parts = tree.children(value)
     if parts is None:
-        return str(aval_of(value)) if is_array_like(value) else f"a {type(value).__name__}"
+        return (
+            str(aval_of(value))
+            if is_array_like(value)
+            else f"a value of type {type(value).__name__}"
+        )
     if isinstance(value, dict):
         return f"a dict with keys {sorted(map(str, value))}"
     return f"a {type(value).__name__} of {len(parts)}"

@@ -57,7 +57,7 @@ def cond(
     """
     names = [function_name(true_fun), function_name(false_fun)]
     if not is_array_like(pred) or aval_of(pred).shape:
-        found = aval_of(pred) if is_array_like(pred) else f"a {type(pred).__name__}"
+        found = aval_of(pred) if is_array_like(pred) else f"a value of type {type(pred).__name__}"
         raise DTypeError(
             message(
                 f"cond of {names[0]} and {names[1]} needs one bool and got {found}",
