@@ -7,6 +7,7 @@ Each pass names the form it takes and the form it gives, and has a verifier for 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -21,10 +22,12 @@ from trnx.compiler.passes.simplify import simplify
 from trnx.compiler.targets import Target
 from trnx.compiler.targets import target as find_target
 from trnx.compiler.tile import legality, parallel, place, schedule
-from trnx.compiler.tile.ir import Kernel, TileProgram
+from trnx.compiler.tile.ir import PSUM, SBUF, Kernel, TileProgram, tiles
 from trnx.compiler.tile.text import program_text as tile_text
 from trnx.core import Program, TraceError, Var, config, message
 from trnx.core.checking import check
+from trnx.core.dtypes import short_name
+from trnx.core.program import fingerprint
 
 Form: TypeAlias = "Program | FusedProgram | TileProgram"
 
@@ -165,14 +168,16 @@ def compile_program(
         if verify:
             step.verify(form, context)
         if dump:
-            _dump(dump, program.name, number, step.name, form)
+            _dump(dump, program, number, step.name, form)
         if config.debug.value >= 5:
-            print(f"# {program.name} after {step.name}\n{form_text(form)}")
+            print(f"# {program.name} after {step.name}\n{form_text(form)}", file=sys.stderr)
         if observe is not None:
             observe(step.name, form)
-    if 4 <= config.debug.value < 5:
-        print(form_text(form))
     assert isinstance(form, TileProgram)
+    if config.debug.value == 4:
+        print(form_text(form), file=sys.stderr)
+    if config.debug.value == 3:
+        print(tiles_text(form), file=sys.stderr)
     return form
 
 
@@ -181,9 +186,31 @@ def form_text(form: Form) -> str:
     return tile_text(form) if isinstance(form, TileProgram) else str(form)
 
 
-def _dump(directory: str, name: str, number: int, step: str, form: Form) -> None:
+def tiles_text(program: TileProgram) -> str:
+    """The chosen tiles: a line per kernel and tile, with the memory each kernel takes."""
+    row = find_target(program.target)
+    sizes = {SBUF: row.sbuf_partition_bytes, PSUM: row.psum_partition_bytes}
+    lines = [f"# tiles of {program.name} for {program.target}"]
+    for kernel in program.kernels:
+        found = tiles(kernel).values()
+        used = [
+            f"{sum(t.free_bytes * t.copies for t in found if t.memory == memory):,} of {size:,} B "
+            f"{memory}"
+            for memory, size in sizes.items()
+        ]
+        lines.append(f"#   {kernel.name}: {', '.join(used)} per partition")
+        for tile in found:
+            shape = ",".join(map(str, tile.shape))
+            copies = f" x{tile.copies}" if tile.copies > 1 else ""
+            lines.append(f"#     {tile.memory} {short_name(tile.dtype)}[{shape}]{copies}")
+    return "\n".join(lines)
+
+
+def _dump(directory: str, program: Program, number: int, step: str, form: Form) -> None:
+    """Write a text; the fingerprint tells programs of one name apart."""
     os.makedirs(directory, exist_ok=True)
-    path = os.path.join(directory, f"{name}.{number:02d}.{step}.txt")
+    stem = f"{program.name}.{fingerprint(program)[:8]}"
+    path = os.path.join(directory, f"{stem}.{number:02d}.{step}.txt")
     with open(path, "w", encoding="utf-8") as file:
         file.write(form_text(form) + "\n")
 
