@@ -47,14 +47,18 @@ const std::set<std::pair<std::string, std::string>>& host_arguments() {
 }
 
 std::shared_mutex plans_lock;
-ska::flat_hash_map<const c10::FunctionSchema*, std::unique_ptr<OpPlan>> plans;
+auto& plans() {
+  // Leaked: at exit torch still deregisters operators after static destructors ran.
+  static auto* all = new ska::flat_hash_map<const c10::FunctionSchema*, std::unique_ptr<OpPlan>>();
+  return *all;
+}
 
 // A library that is taken away frees its schemas, and a new one may get the same address.
 struct ForgetPlans final : c10::OpRegistrationListener {
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
   void onOperatorDeregistered(const c10::OperatorHandle& op) override {
     const std::unique_lock<std::shared_mutex> lock(plans_lock);
-    plans.erase(&op.schema());
+    plans().erase(&op.schema());
   }
 };
 
@@ -62,8 +66,8 @@ OpPlan& plan_of(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   {
     const std::shared_lock<std::shared_mutex> lock(plans_lock);
-    const auto found = plans.find(&schema);
-    if (C10_LIKELY(found != plans.end())) {
+    const auto found = plans().find(&schema);
+    if (C10_LIKELY(found != plans().end())) {
       return *found->second;
     }
   }
@@ -77,7 +81,7 @@ OpPlan& plan_of(const c10::OperatorHandle& op) {
     plan->takes_generator |= type.str().find("Generator") != std::string::npos;
   }
   const std::unique_lock<std::shared_mutex> lock(plans_lock);
-  auto& slot = plans[&schema];
+  auto& slot = plans()[&schema];
   if (slot == nullptr) {
     slot = std::move(plan);
   }
