@@ -16,7 +16,16 @@ from trnx.core import config, dtypes
 from trnx.core.avals import aval_of
 from trnx.core.errors import UnsupportedError, message
 from trnx.core.primitive import Primitive
-from trnx.core.program import Atom, Equation, Params, Program, Var, scalar_of
+from trnx.core.program import (
+    Atom,
+    Equation,
+    Params,
+    Program,
+    Var,
+    fingerprint,
+    scalar_of,
+    sub_programs,
+)
 from trnx.core.source import Source, current_source
 from trnx.core.tracing import EVAL_TRACE, set_evaluator, use_trace
 from trnx.runtime.array import Array
@@ -75,7 +84,10 @@ def evaluate(primitive: Primitive, operands: Sequence[Any], params: Params) -> S
                 find_nan(with_sizes(program, params["sizes"]), arrays, results)
             return results
         return run_program(params["program"], arrays, device)
-    key = (primitive, params, device.target, *[array._type for array in arrays])
+    key: tuple[Any, ...] = (primitive, params, device.target, *[a._type for a in arrays])
+    if next(sub_programs(params), None) is not None:
+        # A loop outside of jit traces its body anew each time: equal contents are one operation.
+        key = (fingerprint(_one_equation(primitive, arrays, params)), device.target)
     executable = _operations.get(key)
     if executable is None:
         executable = executable_for(_one_equation(primitive, arrays, params), device, kind="op")
