@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from trnx.compiler.host.types import DType
@@ -34,6 +34,14 @@ def _cost(body: tuple[Statement, ...], dtypes: Mapping[str, DType]) -> Index:
             total = add(total, mul(inner, trips))
         elif isinstance(statement, While):
             total = add(total, scale(_cost(statement.body, dtypes), _ASSUMED_TRIPS))
+    return total
+
+
+def sum_of(costs: Iterable[Index]) -> Index:
+    """The sum of several costs."""
+    total: Index = 0
+    for cost in costs:
+        total = add(total, cost)
     return total
 
 

@@ -8,10 +8,10 @@ numbers, so that the thread pool can hand out ranges.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
 
 from trnx.compiler.host.across import emit_across
-from trnx.compiler.host.cost import PARALLEL_CYCLES, body_cost
+from trnx.compiler.host.cost import body_cost, instruction_cost, sum_of
 from trnx.compiler.host.emit import I64, PTR, Function, Module, Value, i64
 from trnx.compiler.host.index import Indices
 from trnx.compiler.host.layout import panel_layouts
@@ -19,6 +19,7 @@ from trnx.compiler.host.memory import TileMemory, byte_address, row_pitch
 from trnx.compiler.host.phases import APART, Aliases
 from trnx.compiler.host.plan import (
     ALL_ROWS,
+    ONE_ROW,
     Body,
     GroupNode,
     InstructionNode,
@@ -26,19 +27,22 @@ from trnx.compiler.host.plan import (
     Planner,
     RegisterNode,
 )
+from trnx.compiler.host.region import Frame, Region, emit_region
 from trnx.compiler.host.rowgroup import RowGroup, Surroundings
 from trnx.compiler.host.staging import elide_staging
 from trnx.compiler.host.types import DType, convert, storage
 from trnx.compiler.targets import TARGETS
 from trnx.compiler.tile.analysis import accesses, declared_tiles, written_registers
-from trnx.compiler.tile.expr import Expr, symbols
+from trnx.compiler.tile.expr import add, floordiv, maximum, scale
 from trnx.compiler.tile.ir import (
     Access,
     For,
     HbmAccess,
+    Instruction,
     Kernel,
     RegisterLoad,
     RegisterMove,
+    Statement,
     TileAccess,
     While,
     tiles,
@@ -47,22 +51,6 @@ from trnx.compiler.tile.ir import (
 from trnx.core.dtypes import int64
 
 SCRATCH = "trnx_scratch"
-PARALLEL = "trnx_parallel"
-
-
-@dataclass(slots=True)
-class _Frame:
-    """The function being written, and the symbols and tiles in scope."""
-
-    f: Function
-    indices: Indices
-    params: dict[str, Value]
-    tiles: dict[str, TileMemory] = field(default_factory=dict)
-    scratch: Value = field(default_factory=lambda: Value(PTR, "null"))
-    used: int = 0
-    peak: int = 0
-    slots: dict[str, Value] = field(default_factory=dict)
-    nested: bool = False
 
 
 class KernelEmitter:
@@ -101,7 +89,7 @@ class KernelEmitter:
 
         in_place = elide_staging(kernel, self.dtype_of, read_only)
         self.kernel, self._panels = panel_layouts(in_place, module.cpu)
-        self._bodies = 0
+        self._regions = 0
 
     def dtype_of(self, access: Access) -> DType:
         """Element type of a tile or HBM access."""
@@ -120,7 +108,7 @@ class KernelEmitter:
         for k, name in enumerate(self.kernel.registers):
             values[name] = f.load(I64, f.pointer(f.argument("registers"), i64(k), I64))
         slots = self._slots(f, values, written_registers(self.kernel.body))
-        frame = _Frame(f, Indices(f, values, slots), params, slots=slots)
+        frame = Frame(f, Indices(f, values, slots), params, slots=slots)
         frame.scratch = f.reserve(PTR)
         self._emit_body(frame, body)
         if frame.peak:
@@ -133,9 +121,7 @@ class KernelEmitter:
     def _attributes(self, body: Body) -> str:
         """Quick code generation for a function that only hands its loops to the thread pool."""
         hands_over = all(
-            isinstance(node, LoopNode)
-            and isinstance(node.statement, For)
-            and self._splits(node.statement)
+            isinstance(node, LoopNode) and self._loop_region(node) is not None
             for node in body.nodes
         )
         return "nounwind noinline optnone" if hands_over else "nounwind"
@@ -150,7 +136,7 @@ class KernelEmitter:
 
     # Statements -------------------------------------------------------------------------------
 
-    def _emit_body(self, frame: _Frame, body: Body) -> None:
+    def _emit_body(self, frame: Frame, body: Body) -> None:
         mark, outer = frame.used, dict(frame.tiles)
         for tile, kind in body.tiles:
             layout = self._panels.get(tile.name)
@@ -162,8 +148,7 @@ class KernelEmitter:
             frame.tiles[tile.name] = self._allocate(frame, rows, tile.free_bytes)
         for node in body.nodes:
             if isinstance(node, GroupNode):
-                around = self._around(frame)
-                RowGroup(around, node.schedule).emit(node.partitions)
+                self._emit_group(frame, body, node)
             elif isinstance(node, InstructionNode):
                 used = frame.used
                 with frame.indices.scope():
@@ -177,7 +162,7 @@ class KernelEmitter:
                 self._emit_while(frame, node, node.statement)
         frame.used, frame.tiles = mark, outer
 
-    def _around(self, frame: _Frame) -> Surroundings:
+    def _around(self, frame: Frame) -> Surroundings:
         def allocate(rows: int, row_bytes: int) -> TileMemory:
             return self._allocate(frame, rows, row_bytes)
 
@@ -192,7 +177,7 @@ class KernelEmitter:
             allocate,
         )
 
-    def _allocate(self, frame: _Frame, rows: int, row_bytes: int) -> TileMemory:
+    def _allocate(self, frame: Frame, rows: int, row_bytes: int) -> TileMemory:
         pitch = row_pitch(row_bytes, rows)
         base = byte_address(frame.f, frame.scratch, i64(0), 1, i64(frame.used))
         # Half a vector line of slack lets a kernel read past the last element of a row.
@@ -200,7 +185,7 @@ class KernelEmitter:
         frame.peak = max(frame.peak, frame.used)
         return TileMemory(base, pitch if rows > 1 else 0)
 
-    def _emit_register(self, frame: _Frame, statement: RegisterLoad | RegisterMove) -> None:
+    def _emit_register(self, frame: Frame, statement: RegisterLoad | RegisterMove) -> None:
         f = frame.f
         with frame.indices.scope():
             if isinstance(statement, RegisterMove):
@@ -209,7 +194,7 @@ class KernelEmitter:
                 value = self._load_register(frame, statement.access)
             f.store(value, frame.slots[statement.register])
 
-    def _load_register(self, frame: _Frame, access: Access) -> Value:
+    def _load_register(self, frame: Frame, access: Access) -> Value:
         f, dtype = frame.f, self.dtype_of(access)
         offset = frame.indices.value(access.offset)
         if isinstance(access, HbmAccess):
@@ -220,7 +205,7 @@ class KernelEmitter:
         place = byte_address(f, base, offset, dtype.itemsize, row)
         return convert(f, f.load(storage(dtype), place), dtype, int64)
 
-    def _emit_while(self, frame: _Frame, node: LoopNode, statement: While) -> None:
+    def _emit_while(self, frame: Frame, node: LoopNode, statement: While) -> None:
         f = frame.f
         head, inside, leave = f.new_block("while"), f.new_block(), f.new_block()
         f.jump(head)
@@ -233,9 +218,10 @@ class KernelEmitter:
             f.jump(head)
         f.place(leave)
 
-    def _emit_for(self, frame: _Frame, node: LoopNode, loop: For) -> None:
-        if not frame.nested and self._splits(loop):
-            self._emit_parallel(frame, node, loop)
+    def _emit_for(self, frame: Frame, node: LoopNode, loop: For) -> None:
+        region = None if frame.nested else self._loop_region(node)
+        if region is not None:
+            self._hand_over(frame, region)
             return
         f, indices = frame.f, frame.indices
         low, high = indices.value(loop.low), indices.value(loop.high)
@@ -245,103 +231,81 @@ class KernelEmitter:
             self._emit_body(frame, node.body)
         f.end_loop(opened)
 
-    # Parallel loops ---------------------------------------------------------------------------
+    # Parallel regions -------------------------------------------------------------------------
 
-    def _splits(self, loop: For) -> bool:
-        """Whether the iterations of a loop go to the thread pool (when there is enough work)."""
-        return loop.parallel and self._threads > 1 and not written_registers(loop.body)
+    def _hand_over(self, frame: Frame, region: Region) -> None:
+        name = f"{self.symbol}_{self._regions}"
+        self._regions += 1
+        emit_region(self.module, frame, region, name, self._threads)
 
-    def _emit_parallel(self, frame: _Frame, node: LoopNode, loop: For) -> None:
-        f, indices = frame.f, frame.indices
-        low, high = indices.value(loop.low), indices.value(loop.high)
-        span = f.binary("sub nsw", high, low)
-        trips = span
-        if loop.step != 1:
-            trips = f.binary("sdiv", f.binary("add nsw", span, i64(loop.step - 1)), i64(loop.step))
-        shared = sorted(_free_tiles(loop) & set(frame.tiles))
-        known = {name: v for name, v in indices.snapshot().items() if name in _free_symbols(loop)}
-        captured = [*frame.params.values(), *(frame.tiles[t].base for t in shared)]
-        words = len(captured) + len(known) + 1
-        context = f.stack(I64, words)
-        for k, value in enumerate([*captured, *known.values(), low]):
-            f.store(value, f.pointer(context, i64(k), I64))
-        name = f"{self.symbol}_{self._bodies}"
-        self._bodies += 1
-        body_bytes = self._emit_part(name, frame, node, loop, shared, list(known))
-        own = byte_address(f, frame.scratch, i64(0), 1, i64(frame.used))
-        frame.peak = max(frame.peak, frame.used + body_bytes)
-        threshold = i64(PARALLEL_CYCLES)
-        with indices.scope():
-            cost = indices.value(body_cost(loop, self._dtypes))
-            work = f.binary("mul", trips, cost)
-        together, alone, after = f.new_block(), f.new_block(), f.new_block()
-        f.branch(f.icmp("sgt", work, threshold), together, alone)
-        f.place(together)
-        limit = i64(self._threads)
-        body = Value(PTR, f"@{name}")
-        f.call_void(PARALLEL, body, context, trips, i64(body_bytes), own, limit)
-        f.jump(after)
-        f.place(alone)
-        f.line(f"call void @{name}({context}, {i64(0)}, {trips}, {own})")
-        f.jump(after)
-        f.place(after)
+    def _loop_region(self, node: LoopNode) -> Region | None:
+        """A parallel loop as a region; None when it runs inline."""
+        loop = node.statement
+        if not isinstance(loop, For) or not loop.parallel or self._threads < 2:
+            return None
+        if written_registers(loop.body):
+            return None
+        span = add(loop.high, scale(loop.low, -1))
+        trips = maximum(0, floordiv(add(span, loop.step - 1), loop.step))
 
-    def _emit_part(
-        self,
-        name: str,
-        outer: _Frame,
-        node: LoopNode,
-        loop: For,
-        shared: list[str],
-        known: list[str],
-    ) -> int:
-        """The function of a parallel loop's body; returns the scratch bytes it needs."""
-        arguments = [(PTR, "context"), (I64, "first"), (I64, "last"), (PTR, "scratch")]
-        f = Function(self.module, name, "void", arguments, internal=True)
-        context = f.argument("context")
-        position = 0
+        def emit(frame: Frame, first: Value, last: Value) -> None:
+            f, indices = frame.f, frame.indices
+            opened = f.begin_loop(first, last)
+            index = opened.index
+            if loop.step != 1:
+                index = f.binary("mul nsw", index, i64(loop.step))
+            index = f.binary("add nsw", index, indices.value(loop.low))
+            with indices.bound(loop.index, index):
+                self._emit_body(frame, node.body)
+            f.end_loop(opened)
 
-        def next_word(kind: str) -> Value:
-            nonlocal position
-            position += 1
-            return f.load(kind, f.pointer(context, i64(position - 1), I64), 8)
+        used = _tiles_in(loop.body) - declared_tiles(loop.body)
+        cost = body_cost(loop, self._dtypes)
+        region = Region(trips, cost, loop, frozenset(used), emit)
+        return None if region.is_small else region
 
-        params = {param: next_word(PTR) for param in outer.params}
-        bases = {tile: next_word(PTR) for tile in shared}
-        values = {symbol: next_word(I64) for symbol in known}
-        low = next_word(I64)
-        held = {t: replace(outer.tiles[t], base=bases[t]) for t in shared}
-        frame = _Frame(f, Indices(f, values), params, held, f.argument("scratch"), nested=True)
-        opened = f.begin_loop(f.argument("first"), f.argument("last"))
-        index = opened.index
-        if loop.step != 1:
-            index = f.binary("mul nsw", index, i64(loop.step))
-        index = f.binary("add nsw", index, low)
-        with frame.indices.bound(loop.index, index):
-            self._emit_body(frame, node.body)
-        f.end_loop(opened)
-        f.finish()
-        return frame.peak
+    def _emit_group(self, frame: Frame, body: Body, node: GroupNode) -> None:
+        region = None if frame.nested else self._group_region(body, node)
+        if region is None:
+            RowGroup(self._around(frame), node.schedule).emit(node.partitions)
+        else:
+            self._hand_over(frame, region)
+
+    def _group_region(self, body: Body, node: GroupNode) -> Region | None:
+        """The rows of a large row group outside all loops as a region; None to run inline."""
+        instructions = tuple(op.instruction for op in node.ops)
+        cost = sum_of(instruction_cost(i, self._dtypes) for i in instructions)
+        rows = node.partitions
+        if self._threads < 2 or not isinstance(cost, int) or not isinstance(rows, int):
+            return None
+        if rows < 2 or any(not _rows_are_apart(i) for i in instructions):
+            return None
+        private = [t for t, kind in body.tiles if kind == ONE_ROW]
+        used = _tiles_in(instructions)
+        mine = [t for t in private if t.name in used]
+
+        def emit(part: Frame, first: Value, last: Value) -> None:
+            for tile in mine:
+                part.tiles[tile.name] = self._allocate(part, 1, tile.free_bytes)
+            RowGroup(self._around(part), node.schedule).emit_rows(first, last)
+
+        shared = frozenset(used - {t.name for t in mine})
+        region = Region(rows, max(1, cost // rows), instructions, shared, emit)
+        return None if region.is_small else region
 
 
-def _free_tiles(loop: For) -> set[str]:
-    used = {a.tile for s in walk(loop.body) for a, _ in accesses(s) if isinstance(a, TileAccess)}
-    return used - declared_tiles(loop.body)
+def _rows_are_apart(instruction: Instruction) -> bool:
+    """Whether no two rows of an instruction write one HBM element."""
+    target = instruction.outs[0]
+    if not isinstance(target, HbmAccess):
+        return True
+    return target.index is None and bool(target.spans) and target.spans[0].stride != 0
 
 
-def _free_symbols(loop: For) -> set[str]:
-    """Symbols that expressions inside a loop may mention."""
-    names: set[str] = set()
-
-    def visit(value: object) -> None:
-        if isinstance(value, Expr):
-            names.update(symbols(value))
-        elif isinstance(value, tuple):
-            for part in value:
-                visit(part)
-        elif hasattr(value, "__dataclass_fields__"):
-            for part in value.__dataclass_fields__:
-                visit(getattr(value, part))
-
-    visit(loop.body)
-    return names
+def _tiles_in(body: Iterable[Statement]) -> set[str]:
+    return {
+        access.tile
+        for statement in walk(tuple(body))
+        for access, _ in accesses(statement)
+        if isinstance(access, TileAccess)
+    }

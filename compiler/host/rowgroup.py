@@ -101,14 +101,18 @@ class RowGroup:
 
     def emit(self, partitions: Index) -> None:
         """The partition loop with all phases."""
-        indices, f = self.around.indices, self.f
-        count = indices.value(partitions)
+        indices = self.around.indices
         if partitions == 1:
             with indices.scope():
                 self._emit_row(i64(0))
             return
         runs = isinstance(partitions, int) and partitions > 0
-        loop = f.begin_loop(i64(0), count, runs=runs)
+        self.emit_rows(i64(0), indices.value(partitions), runs)
+
+    def emit_rows(self, first: Value, last: Value, runs: bool = False) -> None:
+        """Rows ``first`` to ``last - 1``; ``runs`` says that there is at least one."""
+        indices, f = self.around.indices, self.f
+        loop = f.begin_loop(first, last, runs=runs)
         with indices.scope():
             self._emit_row(loop.index)
         f.end_loop(loop)

@@ -21,6 +21,7 @@ from trnx.compiler.host.chunk import (
 from trnx.compiler.host.emit import I1, Value, i64
 from trnx.compiler.host.rowops import RowOp, Walk, free_spans
 from trnx.compiler.host.types import DType, as_number, is_integral, storage
+from trnx.compiler.tile import isa
 from trnx.compiler.tile.ir import RegisterValue, Span
 from trnx.core.dtypes import bool_, float32, float64, int32, uint32
 
@@ -183,7 +184,8 @@ def _difference(row: _Row) -> None:
 
 def _ordering_dtype(row: _Row, walk: Walk) -> DType:
     exact = walk.dtype == float64 or (is_integral(walk.dtype) and walk.dtype != bool_)
-    return walk.dtype if row.around.native and exact else float32
+    native = row.around.native or isa.is_extension(row.op.instruction, row.around.dtype_of)
+    return walk.dtype if native and exact else float32
 
 
 def _max8(row: _Row) -> None:
