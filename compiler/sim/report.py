@@ -115,12 +115,14 @@ class CostReport:
 
     def summary(self) -> str:
         """One line."""
-        return (
+        text = (
             f"{self.total_us:,.2f} us on {self.target} (+ {self.launch_us:,.1f} us launch), "
             f"busiest {self.busiest} {100 * self.share(self.busiest):.0f} %, "
-            f"HBM {self.hbm_bytes / 1e6:,.2f} MB at {self.hbm_gigabytes_per_second:,.0f} GB/s, "
-            f"matmul {100 * self.flop_utilisation:.1f} % of 16-bit peak"
+            f"HBM {self.hbm_bytes / 1e6:,.2f} MB at {self.hbm_gigabytes_per_second:,.0f} GB/s"
         )
+        if self.flops:
+            text += f", matmul {100 * self.flop_utilisation:.1f} % of 16-bit peak"
+        return text
 
     def __str__(self) -> str:
         lines = [self.summary()]

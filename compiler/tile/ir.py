@@ -318,10 +318,9 @@ class TileProgram:
         return program_text(self, sources=True)
 
     def __repr__(self) -> str:
-        return (
-            f"<TileProgram {self.name} for {self.target}: {len(self.kernels)} kernels, "
-            f"{len(self.calls)} calls>"
-        )
+        sizes = (f"{len(self.kernels)} kernel", f"{len(self.calls)} call")
+        counts = ", ".join(text if text.startswith("1 ") else f"{text}s" for text in sizes)
+        return f"<TileProgram {self.name} for {self.target}: {counts}>"
 
     def _repr_html_(self) -> str:
         from trnx.compiler.tile.text import program_html

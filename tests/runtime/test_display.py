@@ -62,7 +62,7 @@ def test_tile_program_shows_the_users_line_above_its_instructions() -> None:
         line for line in str(program).splitlines() if not line.lstrip().startswith("#")
     )
     assert text_of(without).strip() == plain.strip()
-    assert repr(program) == "<TileProgram softmax for trn2: 1 kernels, 1 calls>"
+    assert repr(program) == "<TileProgram softmax for trn2: 1 kernel, 1 call>"
 
 
 def test_every_instruction_names_a_line_of_the_function() -> None:
