@@ -223,6 +223,27 @@ def hoist(program: Program, invariant: int, outputs: tuple[int, ...]) -> tuple[P
     return outer, prune(inner)
 
 
+def needed_inputs(program: Program) -> Flags:
+    """Which inputs the equations or outputs of a program read."""
+    read = {atom for equation in program.equations for atom in equation.inputs}
+    read.update(program.outputs)
+    return tuple(var in read for var in program.inputs)
+
+
+@cached_by_program
+def restricted(program: Program, outputs: Flags) -> tuple[Program, Flags]:
+    """The program with some of its outputs, and the inputs that these need."""
+    small = prune(program.replace(outputs=pick(program.outputs, outputs)))
+    return small, needed_inputs(small)
+
+
+@cached_by_program
+def with_only(program: Program, inputs: Flags, outputs: Flags) -> Program:
+    """The program with some of its inputs and outputs."""
+    small = prune(program.replace(outputs=pick(program.outputs, outputs)))
+    return small.replace(inputs=pick(small.inputs, inputs))
+
+
 # ---------------------------------------------------------------- cost
 def program_cost(program: Program) -> Cost:
     """Sum of the costs of the equations; static sizes only."""

@@ -19,6 +19,7 @@ from trnx.core import (
     Linear,
     NamedAnnotation,
     OpCase,
+    Params,
     Primitive,
     Program,
     Size,
@@ -41,13 +42,16 @@ from trnx.ops._programs import (
     LazyCases,
     case_of,
     check_inputs,
+    needed_inputs,
     nonzero,
     of_type,
     pick,
     place,
     program_cost,
     repeated_cost,
+    restricted,
     split,
+    with_only,
 )
 
 Array = Any
@@ -87,10 +91,9 @@ def bind(
 
 @cached_by_program
 def _without_unused(program: Program) -> tuple[Program, tuple[int, ...]]:
-    read = {atom for equation in program.equations for atom in equation.inputs}
-    read.update(program.outputs)
-    used = tuple(i for i, var in enumerate(program.inputs) if var in read)
-    return program.replace(inputs=[program.inputs[i] for i in used]), used
+    flags = needed_inputs(program)
+    used = tuple(i for i, flag in enumerate(flags) if flag)
+    return program.replace(inputs=pick(program.inputs, flags)), used
 
 
 def _abstract(
@@ -240,7 +243,15 @@ def _transpose(
     return [next(found) if flag and next(left) else None for flag in linear]
 
 
-# ---------------------------------------------------------------- vmap, pad, cost
+# ---------------------------------------------------------------- vmap, pad, cost, trim
+@checkpoint_p.def_trim
+def _trim(params: Params, used: Flags) -> tuple[Params, tuple[int, ...], Flags]:
+    program = params["program"]
+    _, inputs = restricted(program, used)
+    kept = tuple(i for i, flag in enumerate(inputs) if flag)
+    return params.replace(program=with_only(program, inputs, used)), kept, used
+
+
 @checkpoint_p.def_vmap
 def _vmap(
     ctx: Any,

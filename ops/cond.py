@@ -20,6 +20,7 @@ from trnx.core import (
     Cost,
     Linear,
     OpCase,
+    Params,
     Primitive,
     Program,
     ShapeError,
@@ -49,8 +50,10 @@ from trnx.ops._programs import (
     place,
     program_cost,
     repeated_cost,
+    restricted,
     same_type,
     split,
+    with_only,
     with_zeros,
 )
 
@@ -227,7 +230,16 @@ def _transpose(
     return [None, *(next(found) if flag and next(flags) else None for flag in linear)]
 
 
-# ---------------------------------------------------------------- vmap, pad, cost
+# ---------------------------------------------------------------- vmap, pad, cost, trim
+@cond_p.def_trim
+def _trim(params: Params, used: Flags) -> tuple[Params, tuple[int, ...], Flags]:
+    branches = params["branches"]
+    inputs = _union([restricted(branch, used)[1] for branch in branches])
+    kept = (0, *(i for i, flag in enumerate(inputs, 1) if flag))
+    small = tuple(with_only(branch, inputs, used) for branch in branches)
+    return params.replace(branches=small), kept, used
+
+
 @cond_p.def_vmap
 def _vmap(
     ctx: Any,

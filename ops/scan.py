@@ -25,6 +25,7 @@ from trnx.core import (
     Linear,
     Literal,
     OpCase,
+    Params,
     Primitive,
     Program,
     ShapeError,
@@ -62,8 +63,10 @@ from trnx.ops._programs import (
     place,
     program_cost,
     repeated_cost,
+    restricted,
     same_type,
     split,
+    with_only,
 )
 
 Array = Any
@@ -495,7 +498,29 @@ def _backward_body(
     return trace_program(run, avals, derived.name)
 
 
-# ---------------------------------------------------------------- vmap, pad, cost
+# ---------------------------------------------------------------- vmap, pad, cost, trim
+@scan_p.def_trim
+def _trim(params: Params, used: Flags) -> tuple[Params, tuple[int, ...], Flags]:
+    layout = _Layout(params["consts"], params["carries"], params["bounded"])
+    body = params["body"]
+    y_flags = used[layout.carries :]
+
+    def find(carry: Flags) -> tuple[Flags, Flags]:
+        inputs = restricted(body, (*carry, *y_flags))[1]
+        return inputs, inputs[layout.consts : layout.consts + layout.carries]
+
+    # A carry stays if its last value is read, or a result that stays depends on it.
+    inputs, carry = fixed_point(find, used[: layout.carries])
+    consts, _, xs = layout.inputs(inputs)
+    flags = (*(True,) * layout.bounded, *consts, *carry, *xs)
+    small = params.replace(
+        body=with_only(body, (*consts, *carry, *xs), (*carry, *y_flags)),
+        consts=sum(consts),
+        carries=sum(carry),
+    )
+    return small, tuple(i for i, flag in enumerate(flags) if flag), (*carry, *y_flags)
+
+
 @scan_p.def_vmap
 def _vmap(
     ctx: Any,

@@ -17,6 +17,7 @@ from trnx.core import (
     Aval,
     Cost,
     OpCase,
+    Params,
     Primitive,
     Program,
     ShapeError,
@@ -27,6 +28,7 @@ from trnx.core import (
     dtypes,
     eval_program,
     message,
+    prune,
     reference_program,
     trace_program,
 )
@@ -38,18 +40,22 @@ from trnx.ops._programs import (
     as_array,
     case_of,
     check_inputs,
+    either,
     fixed_point,
     interleaved,
     joined,
+    needed_inputs,
     nonzero,
     of_type,
     pick,
     place,
     program_cost,
     repeated_cost,
+    restricted,
     same_type,
     split,
     with_inputs,
+    with_only,
 )
 
 Array = Any
@@ -186,7 +192,30 @@ def _linearize(
     return outs, out_tangents
 
 
-# ---------------------------------------------------------------- vmap, pad, cost
+# ---------------------------------------------------------------- vmap, pad, cost, trim
+@while_loop_p.def_trim
+def _trim(params: Params, used: Flags) -> tuple[Params, tuple[int, ...], Flags]:
+    cond, body = params["cond"], params["body"]
+    cond_count, body_count = params["cond_consts"], params["body_consts"]
+    cond_inputs = needed_inputs(prune(cond))
+
+    def find(carry: Flags) -> tuple[Flags, Flags]:
+        inputs = restricted(body, carry)[1]
+        return inputs, inputs[body_count:]
+
+    # A carry stays if it is read afterwards, by the condition, or for another that stays.
+    body_inputs, carry = fixed_point(find, either(used, cond_inputs[cond_count:]))
+    consts = (*cond_inputs[:cond_count], *body_inputs[:body_count])
+    kept = tuple(i for i, flag in enumerate((*consts, *carry)) if flag)
+    small = params.replace(
+        cond=with_only(cond, (*cond_inputs[:cond_count], *carry), (True,)),
+        body=with_only(body, (*body_inputs[:body_count], *carry), carry),
+        cond_consts=sum(cond_inputs[:cond_count]),
+        body_consts=sum(body_inputs[:body_count]),
+    )
+    return small, kept, carry
+
+
 @while_loop_p.def_vmap
 def _vmap(
     ctx: Any,

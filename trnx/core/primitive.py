@@ -131,7 +131,7 @@ class Primitive:
     __slots__ = (
         "name", "doc", "multiple_results", "has_effect", "file", "abstract", "reference",
         "jvp_rules", "jvp_all", "linearize", "is_linear", "transpose", "transpose_all", "vmap",
-        "pad", "cost", "composite", "tests", "not_needed", "remedies", "_avals",
+        "pad", "cost", "composite", "trim", "tests", "not_needed", "remedies", "_avals",
     )  # fmt: skip
 
     def __init__(
@@ -172,6 +172,7 @@ class Primitive:
         self.pad: Rule | None = None
         self.cost: Rule | None = None
         self.composite: Rule | None = None
+        self.trim: Rule | None = None
         self.tests = tests if tests is not None else TestRecord()
         self.not_needed: dict[str, str] = dict(not_needed or {})
         self.remedies: dict[str, str] = dict(remedies or {})
@@ -290,6 +291,15 @@ class Primitive:
     def def_composite(self, rule: R) -> R:
         """``rule(*arrays, **params)``: array code for compilers without a lowering of its own."""
         self.composite = rule
+        return rule
+
+    def def_trim(self, rule: R) -> R:
+        """``rule(params, used) -> (params, inputs, outputs)``: drop what unused results need.
+
+        `used` flags the results that are read. Returned are the new Params, the positions of the
+        operands that are kept, and flags of the results that are kept, used ones among them.
+        """
+        self.trim = rule
         return rule
 
     def has_rule(self, slot: str) -> bool:

@@ -444,18 +444,43 @@ def constants_to_inputs(program: Program) -> tuple[Program, tuple[Any, ...]]:
 def prune(program: Program) -> Program:
     """The program without equations whose outputs nothing uses, and without unused constants.
 
+    Loops, branches and checkpoints with some unused results lose these, and what only they need.
     Equations of primitives with effects stay.
     """
     live: set[Var] = {atom for atom in program.outputs if isinstance(atom, Var)}
     kept: list[Equation] = []
+    changed = False
     for equation in reversed(program.equations):
-        if equation.primitive.has_effect or any(var in live for var in equation.outputs):
-            kept.append(equation)
-            live.update(atom for atom in equation.inputs if isinstance(atom, Var))
+        used = [var in live for var in equation.outputs]
+        if not equation.primitive.has_effect:
+            if not any(used):
+                continue
+            if not all(used) and equation.primitive.trim is not None:
+                trimmed = _trimmed(equation, tuple(used))
+                changed = changed or trimmed is not equation
+                equation = trimmed
+        kept.append(equation)
+        live.update(atom for atom in equation.inputs if isinstance(atom, Var))
     constants = tuple((var, value) for var, value in program.constants if var in live)
-    if len(kept) == len(program.equations) and len(constants) == len(program.constants):
+    same = len(kept) == len(program.equations) and len(constants) == len(program.constants)
+    if same and not changed:
         return program
     return program.replace(equations=reversed(kept), constants=constants)
+
+
+def _trimmed(equation: Equation, used: tuple[bool, ...]) -> Equation:
+    """The equation without results that nothing uses, as far as its primitive can drop them."""
+    assert equation.primitive.trim is not None
+    params, inputs, outputs = equation.primitive.trim(equation.params, used)
+    if all(outputs) and len(inputs) == len(equation.inputs):
+        return equation
+    return Equation(
+        equation.primitive,
+        tuple([equation.inputs[i] for i in inputs]),
+        tuple([var for var, flag in zip(equation.outputs, outputs, strict=True) if flag]),
+        params,
+        equation.source,
+    )
 
 
 def eval_program(program: Program, args: Sequence[Any]) -> list[Any]:
