@@ -10,13 +10,12 @@ import ctypes
 import os
 import threading
 from collections.abc import Sequence
-from functools import cache
 
 import llvmlite.binding as llvm
 
 from trnx.compiler.host.cpu import Cpu, host_cpu
-from trnx.compiler.host.library import POOL, library_text, symbols_of
-from trnx.compiler.host.program import HostCode, HostOptions, object_code, packed_symbol
+from trnx.compiler.host.library import POOL, symbols_of
+from trnx.compiler.host.program import HostCode, packed_symbol
 from trnx.compiler.tile.ir import HostCall
 
 _addresses: dict[str, int] = {}
@@ -110,8 +109,8 @@ def load(code: HostCode, cpu: Cpu | None = None) -> NativeProgram:
             f"program '{code.name}' was compiled for another processor. Compile it again here."
         )
     with _lock:
-        for library in code.libraries:
-            _load_library(library, cpu)
+        for library, text in code.libraries:
+            _load_library(library, text)
         for symbol, text in code.objects:
             if symbol not in _addresses:
                 _add_object(text, (symbol,))
@@ -136,11 +135,9 @@ def _add_object(code: bytes, symbols: Sequence[str]) -> None:
     engine.detach()
 
 
-@cache
-def _load_library(library: str, cpu: Cpu) -> None:
+def _load_library(library: str, code: bytes) -> None:
     if all(symbol in _addresses for symbol in symbols_of(library)):
         return
-    code = object_code(library_text(library, cpu), HostOptions().optimisation, cpu)
     _add_object(code, symbols_of(library))
     if library == POOL:
         ctypes.CFUNCTYPE(None)(_addresses["trnx_pool_init"])()

@@ -24,13 +24,13 @@ from trnx.compiler.host.cpu import Cpu, host_cpu
 from trnx.compiler.host.emit import I32, I64, PTR, Function, Module, Value, i64
 from trnx.compiler.host.index import Indices
 from trnx.compiler.host.kernel import KernelEmitter
-from trnx.compiler.host.library import libraries_for
+from trnx.compiler.host.library import libraries_for, library_text
 from trnx.compiler.host.phases import APART, OVERLAPPING, SAME_BASE
 from trnx.compiler.tile.ir import Buffer, HostCall, Kernel, KernelCall, TileProgram
 from trnx.core import config
 from trnx.core.source import Source
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Changes whenever generated code or its calling convention does."""
 
 _SKIPPED: Final = frozenset(("source", "deps", "id", "address", "copies"))
@@ -110,7 +110,7 @@ class HostCode:
     objects: tuple[tuple[str, bytes], ...]
     entry: bytes
     steps: tuple[str | HostCall, ...]
-    libraries: tuple[str, ...]
+    libraries: tuple[tuple[str, bytes], ...]
     buffers: tuple[str, ...]
     registers: tuple[str, ...]
     arena_bytes: int
@@ -170,11 +170,16 @@ def compile_program(
         objects=tuple(sorted(objects.items())),
         entry=entry,
         steps=steps,
-        libraries=tuple(sorted(libraries)),
+        libraries=tuple((name, _library_object(name, cpu)) for name in sorted(libraries)),
         buffers=tuple(b.name for b in caller_buffers(program)),
         registers=program.registers,
         arena_bytes=program.arena_bytes,
     )
+
+
+@cache
+def _library_object(library: str, cpu: Cpu) -> bytes:
+    return object_code(library_text(library, cpu), HostOptions().optimisation, cpu)
 
 
 def caller_buffers(program: TileProgram) -> list[Buffer]:
