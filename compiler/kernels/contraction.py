@@ -472,6 +472,8 @@ class ContractionLowering:
         emitter = Emitter(
             self.builder, self.graph, region, self.target, self.params, {**bound, self.dot: product}
         )
+        if product.dtype != self.dot.dtype and emitter.uses[self.dot] > 1:
+            emitter.in_sbuf(self.dot)  # rounds once: readers compare the product with itself
         for store in self.graph.stores:
             emitter.store(store)
 

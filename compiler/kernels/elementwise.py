@@ -228,7 +228,10 @@ def _scalar(e: Emitter, form: ScalarForm, data: TileView) -> TileView | Number:
     if not isinstance(form.scalar, Node):
         return form.scalar
     integers = is_integer(data.dtype) and is_integer(form.scalar.dtype)
-    exact = integers and (form.op in ("add", "subtract", "multiply") or is_native(e.target))
+    long = data.dtype.itemsize == 8  # 64-bit integers are computed exactly
+    exact = integers and (
+        long or form.op in ("add", "subtract", "multiply") or is_native(e.target)
+    )
     return e.scalar(form.scalar, exact=exact or form.is_bitvec)
 
 
@@ -498,11 +501,12 @@ def convert(e: Emitter, node: Node) -> Value:
         # The instruction that makes x rounds once at its write: let it write the other dtype.
         e.out_dtypes[x] = target
         return e.value(x)
-    if source.itemsize == 8 and not is_native(e.target):
+    long = 8 in (source.itemsize, target.itemsize)
+    if source.itemsize == 8 and is_integer(target) and x.op == "load" and not is_native(e.target):
         return _narrowed(e, x, node)
     data = e.view(x)
     result = e.tile(node)
-    if is_integer(source) and is_integer(target) and not is_native(e.target):
+    if is_integer(source) and is_integer(target) and not long and not is_native(e.target):
         integer_cast(e, result, data, lambda dtype: e.tile(node, dtype))
     else:
         e.builder.tensor_copy(result, data)
@@ -511,7 +515,6 @@ def convert(e: Emitter, node: Node) -> Value:
 
 def _narrowed(e: Emitter, x: Node, node: Node) -> TileView:
     """A 64-bit integer as a shorter one: its low words, read from memory, keep the low bits."""
-    assert x.op == "load", "fusion keeps 64-bit operands of casts in memory"
     low = e.load_low_words(x)
     target = e.dtype_of(node)
     if target == int32:
@@ -571,15 +574,8 @@ def _truncate(e: Emitter, x: Node, node: Node) -> TileView:
     becomes 0.
     """
     target = e.dtype_of(node)
-    wide = float64 if x.dtype == float64 or (target.itemsize == 8) else float32
-    if target.itemsize == 8 and not is_native(e.target):
-        raise LoweringError(
-            message(
-                f"convert of {short_name(x.dtype)} to {short_name(target)} is 64-bit arithmetic",
-                node.source,
-                "Convert to int32, or use device cpu",
-            )
-        )
+    precise = x.dtype == float64 or target.itemsize == 8
+    wide = float64 if precise and is_native(e.target) else float32
     holder: np.dtype[Any] = int64 if target.itemsize == 8 else int32
     if is_unsigned_integer(target) and target.itemsize >= 4:
         holder = uint64 if target.itemsize == 8 else uint32

@@ -26,7 +26,7 @@ from trnx.compiler.tile.ir import PSUM, HbmAccess, Span, TileAccess
 from trnx.compiler.tile.isa import GPSIMD, SCALAR, SYNC
 from trnx.compiler.tile.views import TileView
 from trnx.core import LoweringError, Var, message, short_name
-from trnx.core.dtypes import float32, float64, int32, is_float, is_integer
+from trnx.core.dtypes import float32, float64, int32, is_bool, is_float, is_integer
 
 Number: TypeAlias = bool | int | float
 Value: TypeAlias = "TileView | Number"
@@ -464,9 +464,12 @@ class Emitter:
         return self.expand(view, Node("copy", (), node.dtype, axes))
 
     def widens(self, node: Node) -> bool:
-        """Whether the node casts to a 64-bit integer on a target that cannot compute with it."""
-        is_cast = node.op == "convert" and node.dtype.itemsize == 8 and is_integer(node.dtype)
-        return is_cast and not self.target.native_i64
+        """Whether the node only widens to a 64-bit integer, which 32-bit stores can do."""
+        if node.op != "convert" or node.dtype.itemsize != 8 or self.target.native_i64:
+            return False
+        source = node.operands[0].dtype
+        short = source.itemsize < 8 and (is_integer(source) or is_bool(source))
+        return is_integer(node.dtype) and short and self.is_private(node)
 
     def _store_words(self, store: Store, axes: frozenset[Axis]) -> None:
         """A 64-bit result from its 32-bit operand: low words as they are, high words the sign."""

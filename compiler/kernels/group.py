@@ -21,6 +21,7 @@ from trnx.compiler.kernels.space import (
     Dimension,
     StridedView,
     axis_strides,
+    to_index,
     to_indices,
 )
 from trnx.compiler.tile.expr import Index, floordiv, mul
@@ -213,7 +214,9 @@ class _Builder:
         elif kind is Kind.TRANSPOSE:
             dims = tuple(inputs[0][i] for i in params["permutation"])
         elif kind is Kind.IOTA:
-            dims = self.space.fresh(to_indices(params["shape"]))
+            dims = self.space.fresh(
+                to_indices(params["shape"] if "shape" in params else ())
+            )  # dim_size is a scalar
         elif kind is Kind.REDUCE:
             gone = set(params["axes"])
             dims = tuple(d for i, d in enumerate(inputs[0]) if i not in gone)
@@ -319,6 +322,9 @@ class _Builder:
         if kind in (Kind.BROADCAST, Kind.RESHAPE, Kind.TRANSPOSE):
             return operands[0]
         axes = frozenset[Axis]().union(*(o.axes for o in operands))
+        if name == "dim_size":  # a ramp without a slope
+            size = Access(output, to_index(equation.params["size"]), {})
+            return Node("iota", (), dtype, axes, equation.params, equation.source, size)
         if kind is Kind.IOTA:
             dims = self._resolved(self.dims[output])
             strides: dict[Axis, Index] = {}

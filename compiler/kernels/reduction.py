@@ -84,12 +84,13 @@ def _tensor_reduce(
 
 
 def _needs_exact_sum(e: Emitter, node: Node) -> bool:
-    return node.op == "reduce_sum" and is_integer(node.dtype) and not is_native(e.target)
+    short = is_integer(node.dtype) and node.dtype.itemsize < 8
+    return node.op == "reduce_sum" and short and not is_native(e.target)
 
 
 def _require_order(e: Emitter, node: Node) -> None:
     """fp32 orders integers of at most 24 bits only; wider ones are split before they come here."""
-    wide = is_integer(node.dtype) and node.dtype.itemsize >= 4
+    wide = is_integer(node.dtype) and node.dtype.itemsize == 4
     if wide and not is_native(e.target) and not node.params.get("bounded", False):
         raise LoweringError(
             message(
@@ -101,14 +102,6 @@ def _require_order(e: Emitter, node: Node) -> None:
 
 
 def _integer_sum(e: Emitter, node: Node, data: TileView) -> TileView:
-    if node.dtype.itemsize == 8:
-        raise LoweringError(
-            message(
-                f"{node.op} of {short_name(node.dtype)} is 64-bit arithmetic",
-                node.source,
-                "Sum as int32, or use device cpu",
-            )
-        )
     width = 1
     for size in data.shape[1:]:
         if not isinstance(size, int):

@@ -83,6 +83,8 @@ class AxisSpace:
                 continue
             if not isinstance(x.size, int) or not isinstance(y.size, int):
                 return False
+            if 0 in (x.size, y.size):  # an empty value: any split of it would do, none is worth it
+                return False
             if x.size > y.size:
                 if x.size % y.size:
                     return False

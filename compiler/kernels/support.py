@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from trnx.compiler.kernels.registry import VIEWS, Kind, kind_of
+from trnx.compiler.kernels.registry import Kind, kind_of
 from trnx.compiler.targets import Target
 from trnx.core import Equation
 from trnx.core.dtypes import is_complex, is_integer
-
-_MOVES = VIEWS | {Kind.MOVEMENT, Kind.TAKE, Kind.IOTA}
-"""Kinds that never compute with the elements they move."""
 
 
 def _dtypes(equation: Equation) -> Iterator[np.dtype[Any]]:
@@ -24,8 +21,8 @@ def _dtypes(equation: Equation) -> Iterator[np.dtype[Any]]:
 def kind_on(equation: Equation, target: Target) -> Kind:
     """The kind of an equation on a target; `Kind.HOST` when no instruction takes its dtypes.
 
-    Complex numbers have no tiles. 64-bit integers can be moved, selected and cast to and from
-    other integers everywhere; arithmetic on them needs a target with native 64-bit integers.
+    Complex numbers have no tiles. Arithmetic on 64-bit integers is an extension of the NeuronCore
+    that host and simulator run (`isa.is_extension`); contractions of them have no kernel there.
     """
     kind = kind_of(equation.primitive.name)
     if kind in (Kind.HOST, Kind.CALL):
@@ -35,12 +32,4 @@ def kind_on(equation: Equation, target: Target) -> Kind:
     if any(not target.holds(dtype) for dtype in _dtypes(equation)):
         return Kind.HOST
     long = any(is_integer(d) and d.itemsize == 8 for d in _dtypes(equation))
-    if not long or target.native_i64 or kind in _MOVES:
-        return kind
-    name = equation.primitive.name
-    if name in ("select", "copy", "stop_gradient"):
-        return kind
-    if name == "convert" and all(is_integer(d) for d in _dtypes(equation)):
-        both = all(d.itemsize == 8 for d in _dtypes(equation))
-        return Kind.HOST if both else kind
-    return Kind.HOST
+    return Kind.HOST if long and kind is Kind.CONTRACTION and not target.native_i64 else kind

@@ -171,7 +171,7 @@ def _reduction(name: str) -> Choose:
             return lambda x, axes: x
         if any(isinstance(x.shape[a], int) and x.shape[a] == 0 for a in axes):
             return lambda x, axes: _nothing(name, x, axes)
-        if is_complex(x.dtype) or _is_long(x.dtype, target):
+        if is_complex(x.dtype):
             return None
         trailing = _trailing(len(x.shape), axes)
         leading = tuple(a for a in axes if a not in trailing)
@@ -441,6 +441,8 @@ def _choose_dim_size(target: Target, avals: Sequence[Aval], params: Params) -> A
     size = params["size"]
     if isinstance(size, int):
         return lambda size, dtype: np.asarray(size).astype(dtype)[()]
+    if params["dtype"] != int32:
+        return lambda size, dtype: op.convert(op.dim_size(size), dtype)
     return None
 
 
@@ -452,14 +454,14 @@ def _choose_abs(target: Target, avals: Sequence[Aval], params: Params) -> Any:
     dtype = avals[0].dtype
     if is_unsigned_integer(dtype):
         return lambda x: x
-    if is_integer(dtype) and not _is_long(dtype, target):
+    if is_integer(dtype):
         return lambda x: op.select(op.lt(x, 0), op.neg(x), x)
     return None
 
 
 @expansion("sign")
 def _choose_sign(target: Target, avals: Sequence[Aval], params: Params) -> Any:
-    if is_integer(avals[0].dtype) and not _is_long(avals[0].dtype, target):
+    if is_integer(avals[0].dtype):
         return composite_of("sign")
     return None
 

@@ -22,7 +22,6 @@ from trnx.compiler.targets import Target
 from trnx.compiler.tile.expr import Index
 from trnx.compiler.tile.ir import Span
 from trnx.core import Atom, Equation, LoweringError, Params, Program, Var, message, same_shape
-from trnx.core.dtypes import is_integer
 from trnx.core.program import dim_variables
 
 MAX_GROUP = 512
@@ -234,8 +233,6 @@ class Fuser:
                 if isinstance(atom, Var):
                     forced = self._reads_memory(equation, self.kinds[number], position)
                     self._use(atom, number, forced)
-            if self._only_written(equation):
-                self.in_memory.update(equation.outputs)
         for atom in self.program.outputs:
             if isinstance(atom, Var):
                 self.in_memory.add(atom)
@@ -272,23 +269,10 @@ class Fuser:
         """The cluster an equation is in now."""
         return self.cluster_of[number]
 
-    def _is_word_cast(self, equation: Equation) -> bool:
-        """Whether a cast goes through 32-bit words of a 64-bit buffer."""
-        if equation.primitive.name != "convert" or self.target.native_i64:
-            return False
-        dtypes = (equation.inputs[0].aval.dtype, equation.outputs[0].aval.dtype)
-        return any(is_integer(d) and d.itemsize == 8 for d in dtypes)
-
-    def _only_written(self, equation: Equation) -> bool:
-        """Whether the result exists in memory only, never in a tile."""
-        return self._is_word_cast(equation) and equation.outputs[0].aval.dtype.itemsize == 8
-
     def _reads_memory(self, equation: Equation, kind: Kind, position: int) -> bool:
         """Whether an operand must lie in memory for an equation."""
         if kind is Kind.TAKE:
             return position == 0
-        if kind is Kind.ELEMENTWISE:
-            return self._is_word_cast(equation) and equation.inputs[0].aval.dtype.itemsize == 8
         return kind in (Kind.MOVEMENT, Kind.SCATTER, Kind.HOST, Kind.CALL, Kind.LEAF_VIEW)
 
     def _producer(self, var: Var) -> tuple[int | None, bool]:
@@ -317,7 +301,7 @@ class Fuser:
             cluster = self.cluster_of[producer]
             needs |= 1 << cluster
             stays = self._reads_memory(equation, kind, position)
-            free = direct and not stays and not self._only_written(self.equations[producer])
+            free = direct and not stays
             nests = kind in _NESTS and self.clusters[cluster].kinds <= _NESTS
             if free and nests and cluster not in joins:
                 joins.append(cluster)
@@ -402,14 +386,14 @@ class Fuser:
                 if producer not in inside:
                     continue
                 stays = self._reads_memory(equation, self.kinds[number], position)
-                if not direct or stays or self._only_written(self.equations[producer]):
+                if not direct or stays:
                     return True
         return False
 
     def _is_plain(self, number: int, cluster: int) -> bool:
         """Whether the equation only continues a value of the cluster element by element."""
         equation = self.equations[number]
-        if self.kinds[number] is not Kind.ELEMENTWISE or self._is_word_cast(equation):
+        if self.kinds[number] is not Kind.ELEMENTWISE:
             return False
         shape = equation.outputs[0].aval.shape
         inside = False
@@ -531,7 +515,7 @@ class Fuser:
             producer, direct = self._producer(var)
             source = self.equations[number].inputs[0]
             internal = (
-                producer in inside and direct and not self._only_written(self.equations[producer])
+                producer in inside and direct
             )
             literal = producer is None and not isinstance(source, Var)
             if internal or literal or self.view(var) is None:

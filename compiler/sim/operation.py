@@ -41,7 +41,8 @@ class Operation:
     Args:
         instruction: the static instruction.
         frame: the running kernel call.
-        native: whether the target computes f64 and 64-bit integers.
+        native: whether the target computes f64 and 64-bit integers; instructions of the 64-bit
+            integer extension count as native on every target.
         missing: called with the operation, the operand's text and the count of uninitialised
             elements whenever a read meets some.
     """
@@ -51,7 +52,7 @@ class Operation:
     ) -> None:
         self.instruction = instruction
         self.frame = frame
-        self.native = native
+        self.native = native or isa.is_extension(instruction, frame.dtype)
         self._missing = missing
         source = instruction.source
         self.outs: tuple[Window, ...] = tuple(frame.view(a, source) for a in instruction.outs)

@@ -90,7 +90,7 @@ CONSTRAINTS: Final = _table(
     ),
     Constraint(
         "T10",
-        "Dtypes are those the target holds and the instruction computes with.",
+        "Dtypes are those the target holds and the instruction computes with, or 64-bit integers.",
         "Cast with tensor_copy or dma_copy, or compile for target cpu",
     ),
     Constraint(

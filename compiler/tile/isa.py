@@ -384,6 +384,19 @@ def alu_ops(instruction: Instruction) -> tuple[str, ...]:
     return tuple(str(value) for name, value in instruction.attrs if name in kinds and value)
 
 
+def is_extension(instruction: Instruction, dtype_of: Callable[[Access], np.dtype[Any]]) -> bool:
+    """Whether the instruction computes with 64-bit integers, which no NeuronCore does.
+
+    Host and simulator compute it exactly on every target; the NKI printer refuses it by name.
+    Moves of 64-bit elements (DMA, fills, predicated copies) are no extension.
+    """
+    if instruction.op in ("memset", "tensor_copy_predicated") or spec(instruction.op).is_dma:
+        return False
+    operands = (*instruction.outs, *instruction.ins)
+    dtypes = [dtype_of(o) for o in operands if isinstance(o, TileAccess | HbmAccess)]
+    return any(d.kind in "iu" and d.itemsize == 8 for d in dtypes)
+
+
 def is_exact_integer(instruction: Instruction, dtype_of: Callable[[Access], np.dtype[Any]]) -> bool:
     """Whether GpSimd computes the instruction as wrapping 32-bit integers instead of fp32.
 

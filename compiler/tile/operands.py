@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -66,10 +67,15 @@ def bound_text(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
 
 
+def computes(context: Context, dtype: np.dtype[Any]) -> bool:
+    """Whether instructions compute in a dtype: the target's, or the 64-bit integer extension."""
+    return context.target.computes(dtype) or (dtype.kind in "iu" and dtype.itemsize == 8)
+
+
 def check_cast(context: Context, dst: Access, source: Access) -> None:
     """Copies keep bits of any dtype; a cast goes through fp32, so it needs computing dtypes."""
     if dtype_of(context, dst) == dtype_of(context, source):
         return
     for access in (dst, source):
-        if not context.target.computes(dtype_of(context, access)):
+        if not computes(context, dtype_of(context, access)):
             context.fail("T10", f"{context.target.name} casts no {context.dtype_name(access)}")

@@ -22,6 +22,7 @@ from trnx.compiler.tile.ir import (
 from trnx.compiler.tile.operands import (
     bound_text,
     check_cast,
+    computes,
     dtype_of,
     is_column,
     memory_of,
@@ -208,7 +209,8 @@ def _check_operators(context: Context, instruction: Instruction, spec: isa.Instr
         op = isa.ALU.get(str(value))
         if op is None:
             context.fail("T11", f"'{value}' is no operator", f"Use one of {', '.join(isa.ALU)}")
-        if context.hardware and not op.native:
+        extended = isa.is_extension(instruction, lambda a: dtype_of(context, a))
+        if context.hardware and not op.native and not extended:
             context.fail(
                 "T11",
                 f"operator '{op.name}' does not exist on {context.target.name}",
@@ -255,7 +257,7 @@ def _check_dtypes(context: Context, instruction: Instruction) -> None:
     if instruction.op == "nc_matmul":
         return
     for access in accesses:
-        if not context.target.computes(dtype_of(context, access)):
+        if not computes(context, dtype_of(context, access)):
             context.fail(
                 "T10", f"{context.target.name} computes nothing in {context.dtype_name(access)}"
             )
@@ -278,7 +280,7 @@ def _check_dma(context: Context, instruction: Instruction) -> None:
         same_shape(context, "T5", dst, source, "dst and src")
     if instruction.op == "dma_compute":
         for access in (dst, source):
-            if not context.target.computes(dtype_of(context, access)):
+            if not computes(context, dtype_of(context, access)):
                 context.fail("T10", f"{context.target.name} adds no {context.dtype_name(access)}")
     elif instruction.op == "dma_copy":
         check_cast(context, dst, source)
