@@ -23,7 +23,7 @@ matmul
     `right_rows`, `output_rows`, `addend_rows` are along rows. Scalars are beta and alpha.
 
 Strides are in elements, dimensions outermost first; a rank is at least 1; a stride is 0 where an
-operand is broadcast. No size is 0 except k of a matmul: nothing is called for an empty result.
+operand is broadcast. No size is 0: nothing is called for an empty result or a sum over nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch.utils._pytree import tree_map
 
 from trnx_torch import _loader
 
@@ -203,11 +204,44 @@ def matmul(*ops: str) -> Callable[[Maker], Maker]:
     return register
 
 
+class NoKernel(NotImplementedError):
+    """Raised by a Python kernel for arguments it has no compiled code for: they run on the CPU."""
+
+
+def cpu_fallback(op: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Run torch's CPU kernel of a functional operator on neuron arguments; counted as a fallback.
+
+    Args:
+        op: full name with overload.
+        args: positional arguments; tensors, and lists of tensors, are taken without a copy.
+        kwargs: keyword arguments.
+    """
+    extension = _loader.extension()
+    extension.count_fallback(op)
+    device = -1
+
+    def to_host(value: Any) -> Any:
+        nonlocal device
+        if isinstance(value, torch.Tensor) and value.device.type == "neuron":
+            device = value.device.index
+            return extension.as_cpu(value)
+        return value
+
+    def to_device(value: Any) -> Any:
+        return extension.as_neuron(value, device) if isinstance(value, torch.Tensor) else value
+
+    namespace, name = op.split("::")
+    packet, _, overload = name.partition(".")
+    function = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    result = function(*tree_map(to_host, tuple(args)), **tree_map(to_host, kwargs))
+    return tree_map(to_device, result)
+
+
 def python_kernel(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a Python function as the device kernel of an operator; its calls are counted.
+    """Register a Python function as the device kernel of a functional operator; calls are counted.
 
     The function receives a Python number where the schema says Tensor and the user wrote a number.
-    Use `launch` in it to call compiled code.
+    It calls compiled code with `launch`, and raises `NoKernel` for arguments without any.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -217,8 +251,12 @@ def python_kernel(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
         library = torch.library.Library(namespace, "IMPL")
 
         def counted(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = function(*args, **kwargs)
+            except NoKernel:
+                return cpu_fallback(op, args, kwargs)
             extension.count_executed(op)
-            return function(*args, **kwargs)
+            return result
 
         library.impl(name, counted, "PrivateUse1", allow_override=True)
         _libraries.append(library)

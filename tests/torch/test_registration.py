@@ -255,6 +255,18 @@ def test_status_becomes_an_error() -> None:
         OPS.status(torch.ones(2, device="neuron"))
 
 
+def test_operator_without_kernel_keeps_torchs_dtype_rules() -> None:
+    """abs of complex numbers asks its out= form for a float result, which no cast could give."""
+    name = define(
+        "size.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)",
+        lambda self, *, out: torch.abs(self, out=out),
+    )
+    registration.pointwise(name)(lambda r: None)
+    out = torch.empty(2, device="neuron")
+    OPS.size(torch.tensor([3 + 4j, 1j], device="neuron"), out=out)
+    assert out.tolist() == [5.0, 1.0]
+
+
 def test_unknown_operator_and_argument() -> None:
     with pytest.raises(ValueError, match="has no operator trnx_kernels::missing"):
         registration.pointwise("trnx_kernels::missing")(lambda r: None)
@@ -451,13 +463,14 @@ def test_matrix_products() -> None:
     both(lambda x, y: OPS.mm(x.t(), y), torch.randn(4, 3), b)
     both(lambda x, y: OPS.mm(x, y.t()), a, torch.randn(5, 4))
     both(lambda x, y: OPS.mm(x[:, ::2], y), torch.randn(3, 8), b)
-    both(OPS.mm, torch.randn(3, 0), torch.randn(0, 5))
     both(OPS.mm, torch.randn(0, 4), b)
     both(OPS.bmm, torch.randn(2, 3, 4), torch.randn(2, 4, 5))
     both(lambda x, y: OPS.bmm(x.expand(2, 3, 4), y), torch.randn(1, 3, 4), torch.randn(2, 4, 5))
     for bias in ((5,), (3, 5), (1, 5), (3, 1), ()):
         both(lambda c, x, y: OPS.addmm(c, x, y, beta=0.5, alpha=2), torch.randn(bias), a, b)
     assert trnx_torch.get_fallback_ops() == {}
+    both(OPS.mm, torch.randn(3, 0), torch.randn(0, 5))  # a sum over nothing is left to torch
+    assert trnx_torch.get_fallback_ops() == {MM: 1}
     assert REQUESTS[1].option("left_rows") == "contiguous"
     assert REQUESTS[1].inputs[0].layout == "strided"
 
@@ -491,3 +504,21 @@ def test_python_kernel_and_launch() -> None:
         registration.launch(kernel[0].address, [torch.ones(2)], [1])
     with pytest.raises(ValueError, match="must not be 0"):
         registration.launch(0, [], [])
+
+
+def test_python_kernel_without_code_falls_back() -> None:
+    name = define(
+        "maybe(Tensor self, Tensor[] more, *, float by) -> (Tensor, Tensor)",
+        lambda self, more, by: (self * by + more[0], more[0].clone()),
+    )
+
+    @registration.python_kernel(name)
+    def maybe(self: torch.Tensor, more: list, *, by: float) -> None:
+        raise registration.NoKernel("none today")
+
+    x = torch.ones(3, device="neuron")
+    first, second = OPS.maybe(x, [x * 2], by=3.0)
+    assert first.device.type == "neuron"
+    assert (first.tolist(), second.tolist()) == ([5.0] * 3, [2.0] * 3)
+    assert trnx_torch.get_fallback_ops()[name] == 1
+    assert name not in trnx_torch.get_executed_ops()

@@ -61,7 +61,8 @@ class MatmulKernel final : public c10::OperatorKernel {
   }
 
  private:
-  // False if there is no device kernel; wrong shapes are left to torch, which has the texts.
+  // False if there is no device kernel; wrong shapes are left to torch, which has the texts, and
+  // so are sums over nothing.
   bool run(const Stack& stack, Tensor& output) {
     const auto begin = stack.size() - roles_.size();
     const bool has_addend = inputs_.size() == 3;
@@ -76,7 +77,7 @@ class MatmulKernel final : public c10::OperatorKernel {
     const bool fits = (rank == 2 || rank == 3) && right.dim() == rank &&
         left.size(-1) == right.size(-2) && (rank == 2 || left.size(0) == right.size(0)) &&
         left.scalar_type() == right.scalar_type();
-    if (!fits) {
+    if (!fits || left.size(-1) == 0) {
       return false;
     }
     const int64_t batch = rank == 3 ? left.size(0) : 1;

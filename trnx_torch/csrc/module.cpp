@@ -105,6 +105,9 @@ PYBIND11_MODULE(_C, m) {
   m.def("count_executed", [](const std::string& name) {
     trnx::count_executed(trnx::op_counts(name));
   });
+  m.def("count_fallback", [](const std::string& name) {
+    trnx::count_fallback(trnx::op_counts(name));
+  });
   m.def("release_fallback", &trnx::release_fallback);
   m.def("set_fallback_warning", [](const py::function& function) {
     fallback_warning = py::function(function).release().ptr();

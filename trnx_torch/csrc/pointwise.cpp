@@ -226,11 +226,6 @@ class PointwiseKernel final : public c10::OperatorKernel {
       static const std::string out = "out";
       item.output_names.assign(item.outputs.size(), &out);
     }
-    for (const auto& output : item.outputs) {
-      TORCH_CHECK(
-          !output.defined() || c10::canCast(fresh, output.scalar_type()), "result type ", fresh,
-          " can't be cast to the desired output type ", output.scalar_type());
-    }
     return is_flat(item) ? run_flat(stack, begin, item, compute, fresh)
                          : run_strided(stack, begin, item, compute, fresh);
   }
@@ -276,6 +271,7 @@ class PointwiseKernel final : public c10::OperatorKernel {
     if (kernel == nullptr) {
       return false;
     }
+    check_output_dtypes(item, fresh);
     for (auto& output : item.outputs) {
       if (!output.defined()) {
         output = at::detail::empty_generic(
@@ -327,6 +323,7 @@ class PointwiseKernel final : public c10::OperatorKernel {
     if (kernel == nullptr) {
       return false;
     }
+    check_output_dtypes(item, fresh);
     for (int i = 0; i < outputs; ++i) {
       if (!item.outputs[i].defined()) {
         item.outputs[i] = iterator.tensor(i);
@@ -340,6 +337,14 @@ class PointwiseKernel final : public c10::OperatorKernel {
       call(kernel, pointers, registers.data(), item, compute);
     }
     return true;
+  }
+
+  static void check_output_dtypes(const Item& item, ScalarType fresh) {
+    for (const auto& output : item.outputs) {
+      TORCH_CHECK(
+          !output.defined() || c10::canCast(fresh, output.scalar_type()), "result type ", fresh,
+          " can't be cast to the desired output type ", output.scalar_type());
+    }
   }
 
   bool in_place(const Item& item) const {

@@ -50,7 +50,7 @@ class RowKernels:
         """Fill ``outputs`` (matrices or vectors with one length of rows) from ``inputs``.
 
         Raises:
-            NotImplementedError: the device has no such kernel for these dtypes.
+            NoKernel: the device has no such kernel for these dtypes.
         """
         named = [*outputs.items(), *inputs.items()]
         key = (options, tuple((t.dtype, _layout(t)) for _, t in named))
@@ -58,7 +58,7 @@ class RowKernels:
             self.made[key] = self._make(outputs, inputs, options)
         kernel = self.made[key]
         if kernel is None:
-            raise NotImplementedError(f"{self.op} of {[str(t.dtype) for _, t in named]}")
+            raise registration.NoKernel(f"{self.op} of {[str(t.dtype) for _, t in named]}")
         matrix = next(t for _, t in named if t.ndim == 2)
         if matrix.shape[0]:
             registers = list(matrix.shape)
@@ -127,6 +127,8 @@ def _same_shape(
     kernels: RowKernels, operands: dict[str, Tensor], dim: int, dtype: torch.dtype
 ) -> Tensor:
     first = next(iter(operands.values()))
+    if first.numel() == 0:
+        raise registration.NoKernel("nothing to compute")
     matrices = {name: _rows(t, dim) for name, t in operands.items()}
     matrix = next(iter(matrices.values()))
     out = torch.empty(matrix.shape, dtype=dtype, device=first.device)
