@@ -229,3 +229,19 @@ def test_contraction_plans(budget: int, rows: int, columns: int, order: str) -> 
     args = h.draw(0, program)
     (got,), (wanted,) = h.run(tiles, args), h.evaluate(program, args)
     np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)
+
+
+def test_long_chains_compile() -> None:
+    """A chain of more operations than Python nests calls; one of them feeds a gather's index."""
+
+    def function(x: Any, table: Any) -> Any:
+        for _ in range(150):
+            x = op.add(op.mul(x, 0.99), x)
+            x = op.sub(x, op.mul(x, 0.98))
+        return x, op.take(table, op.convert(x, "i32"), 0)
+
+    tiles = h.check(
+        function, ((5,), F), ((4,), F),
+        args=[np.linspace(0, 3, 5, dtype=np.float32), np.arange(4, dtype=np.float32)],
+    )  # fmt: skip
+    assert not any(isinstance(call, HostCall) for call in tiles.calls)
