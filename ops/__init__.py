@@ -6,6 +6,7 @@ if __name__ != "trnx.ops":
         "(a second copy would make a second registry of primitives). Write `import trnx.ops`."
     )
 
+from trnx.ops import _scan_reverse as _scan_reverse
 from trnx.ops import cast as cast
 from trnx.ops import checkpoint as checkpoint
 from trnx.ops import compare as compare

@@ -7,8 +7,7 @@ which gives the next carry and the values ``y[i]``; results are the last carry a
 and their ys are zero. Padding makes such scans when the length is symbolic, so that a loop in a
 bucket runs as often as the true length says.
 
-Reverse mode splits the body: a forward scan stacks residuals, a linear scan uses them. Values that
-are the same in every iteration are computed once, in front of the loops.
+Its rules for reverse mode are in `_scan_reverse.py`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ import numpy as np
 from trnx.core import (
     Aval,
     Cost,
-    Linear,
-    Literal,
     OpCase,
     Params,
     Primitive,
@@ -31,18 +28,14 @@ from trnx.core import (
     ShapeError,
     Size,
     TestRecord,
-    Var,
-    Zero,
     aval_of,
     cached_by_program,
     dtypes,
     eval_program,
     message,
-    prune,
     reference_program,
     trace_program,
 )
-from trnx.core.program import scalar_of
 from trnx.ops import functions as op
 from trnx.ops._factories import NumpyArray
 from trnx.ops._programs import (
@@ -51,14 +44,11 @@ from trnx.ops._programs import (
     as_array,
     case_of,
     check_inputs,
-    dependent,
     fixed_point,
-    hoist,
     interleaved,
     joined,
     nonzero,
     of_type,
-    permuted,
     pick,
     place,
     program_cost,
@@ -75,7 +65,7 @@ _COUNT = Aval((), _INT32)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
     """Where operands and values of a body begin."""
 
     consts: int
@@ -95,8 +85,8 @@ class _Layout:
         return split(values, self.carries)
 
 
-def _layout(params: dict[str, Any]) -> _Layout:
-    return _Layout(params["consts"], params["carries"], params["bounded"])
+def layout_of(params: dict[str, Any]) -> Layout:
+    return Layout(params["consts"], params["carries"], params["bounded"])
 
 
 def bind(
@@ -138,7 +128,7 @@ def _abstract(
     unroll: int,
     bounded: bool,
 ) -> tuple[Aval, ...]:
-    layout = _Layout(consts, carries, bounded)
+    layout = Layout(consts, carries, bounded)
     count, const_avals, init, xs = layout.operands(avals)
     if count and not same_type(count[0], _COUNT):
         raise ShapeError(message(f"scan has a count {count[0]}", None, f"Pass one of {_COUNT}"))
@@ -173,7 +163,7 @@ scan_p = Primitive(
 def _reference(
     *arrays: NumpyArray, body: Program, length: int, reverse: bool, **params: Any
 ) -> tuple[NumpyArray, ...]:
-    layout = _layout(params)
+    layout = layout_of(params)
     count, consts, carry, xs = layout.operands(arrays)
     times = min(max(int(count[0]), 0), length) if count else length
     _, y_avals = layout.outputs(body.out_avals)
@@ -199,7 +189,7 @@ def _jvp(
     unroll: int,
     **params: Any,
 ) -> tuple[list[Any], list[Any]]:
-    layout = _layout(params)
+    layout = layout_of(params)
     count, consts, init, xs = layout.operands(primals)
     _, consts_t, init_t, xs_t = layout.operands(tangents)
     const_flags, x_flags = nonzero(consts_t), nonzero(xs_t)
@@ -233,275 +223,10 @@ def _jvp(
     return outs, place([*last_t, *stacked_t], (*carry_flags, *y_flags), avals)
 
 
-@scan_p.def_linearize
-def _linearize(
-    ctx: Any,
-    primals: Sequence[Any],
-    tangents: Sequence[Any],
-    *,
-    body: Program,
-    length: Size,
-    reverse: bool,
-    unroll: int,
-    **params: Any,
-) -> tuple[list[Any], list[Any]]:
-    layout = _layout(params)
-    count, consts, init, xs = layout.operands(primals)
-    _, consts_t, init_t, xs_t = layout.operands(tangents)
-    const_flags, x_flags = nonzero(consts_t), nonzero(xs_t)
-    ys = len(body.outputs) - layout.carries
-
-    def find(carry: Flags) -> Any:
-        parts = ctx.linearize(body, (*const_flags, *carry, *x_flags), (*carry, *(False,) * ys))
-        return (parts, parts.out_nonzero[layout.carries :]), parts.out_nonzero[: layout.carries]
-
-    (parts, y_flags), carry_flags = fixed_point(find, nonzero(init_t))
-    plan = _plan_residuals(parts.forward, parts.residual_inputs, layout, ys)
-    known = eval_program(plan.outer, consts)
-    options: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll}
-    results = bind(count, [*known, *consts], init, xs, body=plan.forward, **options)
-    outs, stacked = split(results, layout.carries + ys)
-    avals = [aval_of(out) for out in outs]
-    if not any((*carry_flags, *y_flags)):
-        return outs, [Zero(aval.strong()) for aval in avals]
-    literals = [scalar_of(a) if isinstance(a, Literal) else None for a in parts.forward.outputs]
-    sources = {
-        "const": consts,
-        "known": known,
-        "literal": literals,
-        "x": xs,
-        "y": outs,
-        "new": stacked,
-    }
-    values = [sources[kind][number] for kind, number in plan.places]
-    is_fixed = [kind in ("const", "known", "literal") for kind, _ in plan.places]
-    changing = [not flag for flag in is_fixed]
-    residuals = range(len(values))
-    const_in, carry_in, x_in = split(
-        range(len(values), len(parts.linear.inputs)), sum(const_flags), sum(carry_flags)
-    )
-    linear = permuted(
-        parts.linear,
-        (*pick(residuals, is_fixed), *const_in, *carry_in, *pick(residuals, changing), *x_in),
-        tuple(range(len(parts.linear.outputs))),
-    )
-    found = bind(
-        count,
-        [*pick(values, is_fixed), *pick(consts_t, const_flags)],
-        [as_array(t) for t in pick(init_t, carry_flags)],
-        [*pick(values, changing), *pick(xs_t, x_flags)],
-        body=linear,
-        **options,
-    )
-    return outs, place(found, (*carry_flags, *y_flags), avals)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Where the linear scan finds its residuals.
-
-    Attributes:
-        outer: from the consts to values that are the same in every iteration.
-        forward: the body of the forward scan; takes those values first, and gives residuals that
-            change from iteration to iteration after its own outputs.
-        places: per residual a kind and a number: operand ``const``, value ``known`` of `outer`,
-            operand ``x``, result ``y``, stacked residual ``new``, or output ``literal``.
-    """
-
-    outer: Program
-    forward: Program
-    places: tuple[tuple[str, int], ...]
-
-
-@cached_by_program
-def _plan_residuals(
-    forward: Program, residual_inputs: tuple[int | None, ...], layout: _Layout, ys: int
-) -> _Plan:
-    own = layout.carries + ys
-    invariant = [index < layout.consts for index in range(len(forward.inputs))]
-    changes = dependent(forward, [not flag for flag in invariant])
-    position = {atom: i for i, atom in reversed(list(enumerate(forward.outputs[:own])))
-                if isinstance(atom, Var) and i >= layout.carries}  # fmt: skip
-    places: list[tuple[str, int]] = []
-    hoisted: list[int] = []
-    stacked: list[Any] = []
-    extra = iter(range(own, len(forward.outputs)))
-    for index in residual_inputs:
-        if index is not None and index < layout.consts:
-            places.append(("const", index))
-            continue
-        if index is not None and index >= layout.consts + layout.carries:
-            places.append(("x", index - layout.consts - layout.carries))
-            continue
-        number = next(extra) if index is None else -1
-        atom = forward.outputs[number] if index is None else forward.inputs[index]
-        if isinstance(atom, Literal):
-            places.append(("literal", number))
-        elif atom in position:
-            places.append(("y", position[atom]))
-        elif index is None and not changes[number]:
-            places.append(("known", len(hoisted)))
-            hoisted.append(number)
-        else:
-            places.append(("new", len(stacked)))
-            stacked.append(atom)
-    outer, inner = hoist(forward, layout.consts, tuple(hoisted))
-    outputs = [*forward.outputs[:own], *stacked]
-    return _Plan(outer, prune(inner.replace(outputs=outputs)), tuple(places))
-
-
-# ---------------------------------------------------------------- transpose
-def _linear(operands: Sequence[Any]) -> Flags:
-    return tuple(isinstance(operand, Linear) for operand in operands)
-
-
-@scan_p.def_transpose_all
-def _transpose(
-    ctx: Any,
-    cts: Sequence[Any],
-    operands: Sequence[Any],
-    *,
-    body: Program,
-    length: Size,
-    reverse: bool,
-    unroll: int,
-    **params: Any,
-) -> list[Any]:
-    layout = _layout(params)
-    count, consts, init, xs = layout.operands(operands)
-    last_cts, y_cts = layout.outputs(cts)
-    const_flags, x_flags = _linear(consts), _linear(xs)
-    carry_flags = _linear_carries(body, layout, const_flags, _linear(init), x_flags)
-    options: dict[str, Any] = {"length": length, "unroll": unroll}
-    fixed_consts = [x for x in consts if not isinstance(x, Linear)]
-    fixed_xs = [x for x in xs if not isinstance(x, Linear)]
-    linear_xs = x_flags
-    if not all(carry_flags):
-        known, body = _without_fixed_carries(body, layout, const_flags, carry_flags, x_flags)
-        fixed = [x for x, flag in zip(init, carry_flags, strict=True) if not flag]
-        results = bind(count, fixed_consts, fixed, fixed_xs, body=known, reverse=reverse, **options)
-        fixed_xs = [*results[len(fixed) :], *fixed_xs]
-        linear_xs = (*(False,) * len(fixed), *x_flags)
-        last_cts = pick(last_cts, carry_flags)
-    carries = sum(carry_flags)
-    linear = (*const_flags, *(True,) * carries, *linear_xs)
-    y_flags = nonzero(y_cts)
-
-    def find(carry: Flags) -> Any:
-        derived, flags = ctx.transpose(body, linear, (*carry, *y_flags))
-        parts = [tuple(part) for part in split(flags, sum(const_flags), carries)]
-        return (derived, *parts), parts[1]
-
-    (derived, const_ct, carry_ct, x_ct), given = fixed_point(find, nonzero(last_cts))
-    sums = tuple(pick(pick(body.in_avals[: layout.consts], const_flags), const_ct))
-    fixed_counts = (len(fixed_consts), len(fixed_xs))
-    backward = _backward_body(derived, sums, given, carry_ct, fixed_counts)
-    results = bind(
-        count,
-        fixed_consts,
-        [*(op.zeros_like(aval.strong()) for aval in sums), *map(as_array, pick(last_cts, given))],
-        [*pick(y_cts, y_flags), *fixed_xs],
-        body=backward,
-        reverse=not reverse,
-        **options,
-    )
-    found_sums, found_carry, found_xs = split(results, len(sums), sum(given))
-    return [
-        *(None for _ in count),
-        *_answers(const_flags, const_ct, found_sums),
-        *_answers(carry_flags, given, found_carry),
-        *_answers(x_flags, x_ct, found_xs),
-    ]
-
-
-def _answers(linear: Flags, given: Flags, found: Sequence[Any]) -> list[Any]:
-    """A cotangent per operand; None for fixed operands and where it is symbolically zero."""
-    values, flags = iter(found), iter(given)
-    return [next(values) if flag and next(flags) else None for flag in linear]
-
-
-def _linear_carries(body: Program, layout: _Layout, consts: Flags, init: Flags, xs: Flags) -> Flags:
-    """Which carries depend on linear operands in some iteration."""
-
-    def find(carry: Flags) -> tuple[None, Flags]:
-        return None, dependent(body, (*consts, *carry, *xs))[: layout.carries]
-
-    return tuple(fixed_point(find, init)[1])
-
-
-@cached_by_program
-def _without_fixed_carries(
-    body: Program, layout: _Layout, consts: Flags, carry: Flags, xs: Flags
-) -> tuple[Program, Program]:
-    """Carries that are not linear (a counter) leave the loop that is transposed.
-
-    Returns:
-        A body that runs the fixed carries alone and stacks the values with which each iteration
-        begins; and the body of the linear carries, which takes these values before its xs.
-    """
-    const_in, carry_in, x_in = layout.inputs(body.inputs)
-    carry_out, ys = layout.outputs(body.outputs)
-    fixed = [not flag for flag in carry]
-    begins = pick(carry_in, fixed)
-    known = body.replace(
-        inputs=[
-            *pick(const_in, [not flag for flag in consts]),
-            *begins,
-            *pick(x_in, [not flag for flag in xs]),
-        ],
-        outputs=[*pick(carry_out, fixed), *begins],
-    )
-    rest = body.replace(
-        inputs=[*const_in, *pick(carry_in, carry), *begins, *x_in],
-        outputs=[*pick(carry_out, carry), *ys],
-    )
-    return prune(known), prune(rest)
-
-
-@cached_by_program
-def _backward_body(
-    derived: Program,
-    sums: tuple[Aval, ...],
-    given: Flags,
-    carry_ct: Flags,
-    fixed_counts: tuple[int, int],
-) -> Program:
-    """The body of the backward scan from the transpose of the body.
-
-    Args:
-        derived: from fixed consts, fixed xs, cotangents of the carry and of the ys to the nonzero
-            cotangents of consts, carry and xs.
-        sums: types of the consts whose cotangents are summed over the iterations.
-        given: per carry, whether it has a cotangent.
-        carry_ct: per carry, whether an iteration gives it one.
-        fixed_counts: number of fixed consts and xs.
-    """
-    const_avals, x_avals, carry_avals, y_avals = split(derived.in_avals, *fixed_counts, sum(given))
-
-    def run(*values: Array) -> list[Array]:
-        consts, totals, carry, ys, xs = split(
-            values, fixed_counts[0], len(sums), len(carry_avals), len(y_avals)
-        )
-        found = eval_program(derived, [*consts, *xs, *carry, *ys])
-        shares, carried, x_cts = split(found, len(sums), sum(carry_ct))
-        totals = [op.add(total, share) for total, share in zip(totals, shares, strict=True)]
-        following = iter(carried)
-        comes = pick(carry_ct, given)
-        carry = [
-            next(following) if flag else op.zeros_like(aval)
-            for flag, aval in zip(comes, carry_avals, strict=True)
-        ]
-        return [*totals, *carry, *x_cts]
-
-    strong = [aval.strong() for aval in sums]
-    avals = [*const_avals, *strong, *carry_avals, *y_avals, *x_avals]
-    return trace_program(run, avals, derived.name)
-
-
 # ---------------------------------------------------------------- vmap, pad, cost, trim
 @scan_p.def_trim
 def _trim(params: Params, used: Flags) -> tuple[Params, tuple[int, ...], Flags]:
-    layout = _Layout(params["consts"], params["carries"], params["bounded"])
+    layout = Layout(params["consts"], params["carries"], params["bounded"])
     body = params["body"]
     y_flags = used[layout.carries :]
 
@@ -534,7 +259,7 @@ def _vmap(
     unroll: int,
     **params: Any,
 ) -> tuple[list[Array], list[int | None]]:
-    layout = _layout(params)
+    layout = layout_of(params)
     options: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll}
     if layout.bounded and dims[0] is not None:
         # Every example has its own number of iterations: all run all, behind masks.
@@ -585,7 +310,7 @@ def _mapped(dims: Sequence[int | None]) -> Flags:
 
 
 @cached_by_program
-def _masked(body: Program, layout: _Layout) -> Program:
+def _masked(body: Program, layout: Layout) -> Program:
     """A body that takes a count before its consts and a counter before its xs.
 
     Where the counter is not below the count the carry stays and the ys are zero.
@@ -617,7 +342,7 @@ def _pad(
     unroll: int,
     **params: Any,
 ) -> list[Array]:
-    count, consts, init, xs = _layout(params).operands(args)
+    count, consts, init, xs = layout_of(params).operands(args)
     padded, sizes = ctx.pad(body)
     if not count and ctx.is_padded(length):
         count = [ctx.true_size(length)]

@@ -55,6 +55,16 @@ def derivatives(x: Any, w: Any) -> list[Any]:
     return list(trnx.grad(loss, (0, 1))(x, w))
 
 
+def weights(x: Any, w: Any) -> list[Any]:
+    """Gradients of constants of a loop, which are summed after it over padded steps and rows."""
+
+    def loss(m: Any, b: Any) -> Any:
+        h, ys = lax.scan(lambda c, r: (tnp.tanh(m @ c + r + b), c * b), w, x)
+        return (h * h).sum() + ys.sum()
+
+    return list(trnx.grad(loss, (0, 1))(w[:, None] * w, w * 0.5))
+
+
 def examples(x: Any, w: Any) -> list[Any]:
     """vmap over a padded axis: every example stops at its own time and takes its own branch."""
 
@@ -76,7 +86,9 @@ def ruled(x: Any, w: Any) -> list[Any]:
     return [f(w), trnx.jit(f)(x)]
 
 
-FUNCTIONS: list[Callable[..., list[Any]]] = [rows, steps, choices, derivatives, examples, ruled]
+FUNCTIONS: list[Callable[..., list[Any]]] = [
+    rows, steps, choices, derivatives, weights, examples, ruled,
+]  # fmt: skip
 
 
 def traced(function: Callable[..., list[Any]], last: Any = M) -> Program:

@@ -88,6 +88,42 @@ def test_what_is_the_same_in_every_step_is_computed_once() -> None:
     assert {"exp", "sin", "cos"}.isdisjoint(kinds(backward.params["body"]))
 
 
+def test_gradients_of_constants_are_summed_after_the_loop() -> None:
+    """One large product for each weight; nothing is accumulated inside the loop."""
+
+    def loss(w: Any, b: Any, s: Any, xs: Any) -> Any:
+        h, _ = lax.scan(lambda h, x: (tnp.tanh(w @ h + b + x) * s, None), tnp.asarray(X), xs)
+        return h.sum()
+
+    program = trnx.make_ir(trnx.grad(loss, (0, 1, 2)))(W, X, X, XS)
+    _, backward = [e for e in program.equations if e.primitive.name == "scan"]
+    # The cotangent of h is the carry; s is accumulated, because its share is a product of two
+    # values of the loop that nothing else needs stacked.
+    assert [str(v.aval) for v in backward.outputs] == ["f32[3]", "f32[3]", "f32[4,3]"]
+    names = kinds(program)
+    (outside,) = [e for e in program.equations if e.primitive.name == "dot_general"]
+    assert outside.params["contract"] == ((0,), (0,))
+    assert names.count("reduce_sum") == 1
+    assert kinds(backward.params["body"]).count("dot_general") == 1
+
+
+def test_a_sum_that_would_stack_more_than_it_saves_stays_in_the_loop() -> None:
+    """A small weight between large rows: the rows are not stacked for its sake."""
+
+    def loss(w: Any, xs: Any) -> Any:
+        def step(h: Any, x: Any) -> Any:
+            return tnp.sin(h * 0.5 + (w @ x)[:, None] * tnp.ones(50)), None
+
+        h, _ = lax.scan(step, tnp.zeros((2, 50)), xs)
+        return h.sum()
+
+    w = np.ones((2, 3), np.float32)
+    program = trnx.make_ir(trnx.grad(loss))(w, XS)
+    _, backward = [e for e in program.equations if e.primitive.name == "scan"]
+    stacked = [v.aval.shape for v in backward.outputs[backward.params["carries"] :]]
+    assert (4, 2, 50) not in stacked
+
+
 def test_integer_carries_have_no_tangents() -> None:
     def loss(x: Any) -> Any:
         (v, _), _ = lax.scan(lambda c, _: ((c[0] * 2.0, c[1] + 1), None), (x, 0), None, 3)
