@@ -157,6 +157,8 @@ from trnx.numpy.reductions import ptp as ptp
 from trnx.numpy.reductions import std as std
 from trnx.numpy.reductions import sum as sum
 from trnx.numpy.reductions import var as var
+from trnx.numpy.searching import interp as interp
+from trnx.numpy.searching import searchsorted as searchsorted
 from trnx.runtime.array import Array as ndarray
 from trnx.runtime.convert import from_dlpack as from_dlpack
 
