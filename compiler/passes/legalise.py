@@ -18,6 +18,7 @@ from trnx.compiler.passes import expand_integer as expand_integer
 from trnx.compiler.passes.expand import EXPANSIONS
 from trnx.compiler.targets import Target
 from trnx.core import (
+    Atom,
     Aval,
     Equation,
     Literal,
@@ -28,6 +29,7 @@ from trnx.core import (
     Tracer,
     Var,
     aval_of,
+    trace_program,
     use_source,
     use_trace,
 )
@@ -83,7 +85,28 @@ def _narrow(value: Any) -> Any:
         return float32 if value == float64 else value
     if type(value) is tuple:
         return tuple(_narrow(part) for part in value)
-    return value
+    return _narrow_program(value) if isinstance(value, Program) else value
+
+
+def _narrow_program(program: Program) -> Program:
+    """A body of a loop or branch with f64 replaced by f32."""
+
+    def run(*args: Any) -> list[Any]:
+        values: dict[Var, Any] = dict(zip(program.inputs, args, strict=True))
+
+        def look(atom: Atom) -> Any:
+            return values[atom] if isinstance(atom, Var) else _narrow_scalar(atom)
+
+        for equation in program.equations:
+            with use_source(equation.source if equation.source.file else None):
+                operands = [look(atom) for atom in equation.inputs]
+                params = Params({k: _narrow(v) for k, v in equation.params.items()})
+                results = equation.primitive.bind_all(operands, params)
+            values.update(zip(equation.outputs, results, strict=True))
+        return [look(atom) for atom in program.outputs]
+
+    narrow = [a.with_dtype(float32, a.weak) if a.dtype == float64 else a for a in program.in_avals]
+    return trace_program(run, narrow, program.name)
 
 
 def _legal_aval(aval: Aval, target: Target) -> Aval:
@@ -127,10 +150,14 @@ def _run(trace: LegaliseTrace, equation: Equation, values: dict[Var, Any]) -> No
 
 
 def _scalar(atom: Literal, target: Target) -> Any:
-    if atom.aval.dtype == float64 and not target.native_f64:
-        with np.errstate(over="ignore"):
-            return np.float32(atom.value)
-    return atom.value
+    return atom.value if target.native_f64 else _narrow_scalar(atom)
+
+
+def _narrow_scalar(atom: Literal) -> Any:
+    if atom.aval.dtype != float64:
+        return atom.value
+    with np.errstate(over="ignore"):
+        return np.float32(atom.value)
 
 
 def _as_target(value: Any, target: Target) -> Any:

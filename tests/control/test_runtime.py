@@ -47,3 +47,25 @@ def test_gradient_of_a_jitted_loop_compiles_once() -> None:
     with assert_compiles(0):
         again = trnx.grad(loss)(x)
     np.testing.assert_array_equal(np.asarray(first), np.asarray(again))
+
+
+def test_f64_loops_run_as_f32_on_neuron() -> None:
+    """Bodies take the types their operands have on the device; on cpu they stay f64."""
+
+    def f(x: np.ndarray, xs: np.ndarray) -> tuple[object, object]:
+        def step(c: object, r: object) -> tuple[object, object]:
+            inner = lax.cond(True, lambda v: v * np.float64(0.5), lambda v: v, c + r)
+            return tnp.tanh(inner), c
+
+        return lax.scan(step, x, xs)
+
+    x, xs = np.full(3, 1 / 3), np.cos(np.arange(12.0)).reshape(4, 3)
+    carry = x
+    for row in xs:
+        carry = np.tanh((carry + row) * 0.5)
+    with pytest.warns(UserWarning, match="f64"):
+        low = trnx.jit(f)(x, xs)[0]
+    np.testing.assert_allclose(np.asarray(low), carry, rtol=1e-6)
+    with trnx.use_device("cpu"):
+        high = trnx.jit(f)(x, xs)[0]
+    np.testing.assert_allclose(np.asarray(high), carry, rtol=1e-14)
