@@ -36,7 +36,7 @@ COMMAND = "python -m trnx_torch build"
 # source that is in no unit is compiled alone. Longest first: the last to finish decides the time.
 UNITS: dict[str, tuple[str, ...]] = {
     "bindings": ("module", "bind_kernels", "hooks", "first_use", "guard", "allocator"),
-    "kernels": ("pointwise", "reduction", "matmul", "launch", "operands"),
+    "kernels": ("pointwise", "reduction", "rowwise", "matmul", "launch", "operands"),
     "host": ("storage_ops", "fallback", "alias", "convolution", "generator", "tracking"),
     "casts": ("autocast",),
 }

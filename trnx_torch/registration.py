@@ -17,6 +17,9 @@ reduction
     dimensions, then per output its strides over the kept dimensions. ``ranks == (kept, reduced)``.
     An input's layout is along the innermost reduced dimension, an output's along the innermost kept
     one; option `kept_layout` is the input's along the innermost kept one.
+rowwise
+    sizes[rank], then strides[rank] of the output and each input; the last dimension is the argument
+    `dim`, the others are collapsed. ``ranks == (rank,)``, at least 2.
 matmul
     batch, m, n, k, then strides (batch, row, column) of left, right, the addend if there is one,
     and the output. ``ranks == (2,)`` or ``(3,)``. Layouts are along columns; options `left_rows`,
@@ -63,7 +66,7 @@ class KernelRequest:
     """What a kernel is needed for. Equal requests mean the same kernel.
 
     Attributes:
-        family: "pointwise", "reduction" or "matmul".
+        family: "pointwise", "reduction", "rowwise" or "matmul".
         op: full operator name, "aten::add.Tensor".
         outputs: results in order. An in-place operand is an output and an input.
         inputs: tensor arguments that are there, in order.
@@ -184,6 +187,22 @@ def reduction(
         extension = _loader.extension()
         for op in ops:
             extension.register_reduction(op, _callback(maker), list(outputs), ordered)
+        return maker
+
+    return register
+
+
+def rowwise(*ops: str) -> Callable[[Maker], Maker]:
+    """Register a maker of kernels that work along `dim` and keep the shape, as softmax does.
+
+    All tensor arguments have one shape. The result has the first one's dtype, float32 if an
+    argument `half_to_float` is true, or what an argument `input_dtype` says.
+    """
+
+    def register(maker: Maker) -> Maker:
+        extension = _loader.extension()
+        for op in ops:
+            extension.register_rowwise(op, _callback(maker))
         return maker
 
     return register

@@ -522,3 +522,44 @@ def test_python_kernel_without_code_falls_back() -> None:
     assert (first.tolist(), second.tolist()) == ([5.0] * 3, [2.0] * 3)
     assert trnx_torch.get_fallback_ops()[name] == 1
     assert name not in trnx_torch.get_executed_ops()
+
+
+# ---- along one dimension -------------------------------------------------------------------------
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x,
+        lambda x: x.permute(2, 0, 1),
+        lambda x: x[:, ::2],
+        lambda x: x[:1, :, 1:2],
+        lambda x: x.expand(5, 2, 4, 3)[1],
+    ],
+)
+def test_rowwise_operators(dim: int, view: Callable) -> None:
+    x, g = torch.randn(2, 4, 3), torch.randn(2, 4, 3)
+    for function in (torch.softmax, torch.log_softmax):
+        grads = []
+        for device in ("cpu", "neuron"):
+            leaf = x.clone().to(device).requires_grad_()
+            out = function(view(leaf), dim)
+            out.backward(view(g.to(device)))
+            grads += [out.detach().cpu(), leaf.grad.cpu()]
+        torch.testing.assert_close(grads[2:], grads[:2], rtol=1e-5, atol=1e-6)
+    assert not {op for op in trnx_torch.get_fallback_ops() if "softmax" in op}
+
+
+def test_rowwise_edges() -> None:
+    n = {"device": "neuron"}
+    assert torch.softmax(torch.tensor(3.0, **n), 0).item() == 1.0
+    assert torch.softmax(torch.ones(0, 3, **n), 1).shape == (0, 3)
+    half = torch.ones(2, 4, dtype=torch.bfloat16, **n)
+    assert torch.softmax(half, 1).dtype == torch.bfloat16
+    assert torch.softmax(half, 1, dtype=torch.float32).tolist() == [[0.25] * 4] * 2
+    out = torch.empty(0, **n)
+    assert torch.softmax(torch.ones(2, 2, **n), 0, out=out) is out
+    assert out.tolist() == [[0.5, 0.5]] * 2
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        torch.softmax(half, 2)
+    with pytest.raises(ValueError, match="does not work along an argument `dim`"):
+        registration.rowwise(MM)(lambda request: None)

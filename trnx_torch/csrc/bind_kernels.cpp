@@ -34,7 +34,7 @@ py::object option_object(const std::string& name, const c10::IValue& value) {
     return py::bool_(value.toBool());
   }
   if (value.isInt()) {
-    if (name == "dtype") {
+    if (name == "dtype" || name == "input_dtype") {
       return dtype_object(value.toScalarType());
     }
     const bool layout = name.size() > 5 && name.compare(name.size() - 5, 5, "_rows") == 0;
@@ -154,6 +154,12 @@ void bind_kernels(py::module_& m) {
       "register_matmul",
       [](const std::string& op, const py::function& maker) {
         register_matmul(op, maker_from(maker));
+      },
+      py::arg("op"), py::arg("maker"));
+  m.def(
+      "register_rowwise",
+      [](const std::string& op, const py::function& maker) {
+        register_rowwise(op, maker_from(maker));
       },
       py::arg("op"), py::arg("maker"));
   m.def("launch", &launch, py::arg("address"), py::arg("tensors"), py::arg("registers"));

@@ -156,4 +156,6 @@ void register_reduction(const std::string& op, ReductionOptions options, KernelM
 
 void register_matmul(const std::string& op, KernelMaker maker);
 
+void register_rowwise(const std::string& op, KernelMaker maker);
+
 } // namespace trnx

@@ -1,7 +1,7 @@
 """Device kernels over rows: the softmax family and the negative log-likelihood loss.
 
-Operands are seen as matrices of rows; a kernel serves every size. These enter through Python, so a
-call costs a few microseconds more than a pointwise operator.
+Operands are seen as rows; a kernel serves every size. The loss enters through Python, so that a call
+of it costs some microseconds more than a softmax.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import trnx.lax as lax
 import trnx.nn as nn
 import trnx.numpy as np
 from trnx_torch import registration
-from trnx_torch.eager.generic import build, place, sizes, supported
+from trnx_torch.eager.generic import build, place, sizes, strides, supported
 from trnx_torch.registration import Kernel, KernelRequest, Layout, Operand
 
 Value = Any
@@ -109,70 +109,46 @@ def _layout(tensor: Tensor) -> Layout:
     return "contiguous" if step == 1 else "broadcast" if step == 0 else "strided"
 
 
-def _rows(tensor: Tensor, dim: int) -> Tensor:
-    """``[rows, n]`` with ``n`` along ``dim``: a view when strides allow, else a copy."""
-    if tensor.ndim == 0:
-        return tensor.reshape(1, 1)
-    moved = tensor.movedim(dim, -1)
-    return moved.reshape(-1, tensor.shape[dim])
+def _row_maker(formula: Callable[..., Any]) -> Callable[[KernelRequest], Kernel | None]:
+    """Kernels of a formula over arrays whose last axis is the row; it takes them in order."""
+
+    def make(request: KernelRequest) -> Kernel | None:
+        if not supported(request):
+            return None
+        (rank,) = request.ranks
+        shape = sizes([f"n{axis}" for axis in range(rank)])
+        registers = [f"n{axis}" for axis in range(rank)]
+        places = []
+        for number, operand in enumerate((*request.outputs, *request.inputs)):
+            own = strides(f"s{number}", rank)
+            registers += own
+            places.append(place(shape, own, operand.layout))
+
+        def run(**operands: Value) -> Value:
+            return formula(*operands.values())
+
+        return build(request, run, places[1:], places[:1], registers, {})
+
+    return make
 
 
-def _unrows(rows: Tensor, like: Tensor, dim: int) -> Tensor:
-    if like.ndim == 0:
-        return rows.reshape(())
-    return rows.reshape(like.movedim(dim, -1).shape).movedim(-1, dim)
+def _softmax_backward(grad: Value, output: Value) -> Value:
+    weighted = grad * output
+    return weighted - output * np.sum(weighted, axis=-1, keepdims=True)
 
 
-def _same_shape(
-    kernels: RowKernels, operands: dict[str, Tensor], dim: int, dtype: torch.dtype
-) -> Tensor:
-    first = next(iter(operands.values()))
-    if first.numel() == 0:
-        raise registration.NoKernel("nothing to compute")
-    matrices = {name: _rows(t, dim) for name, t in operands.items()}
-    matrix = next(iter(matrices.values()))
-    out = torch.empty(matrix.shape, dtype=dtype, device=first.device)
-    if matrix.shape[1]:
-        kernels.run({"out": out}, matrices)
-    return _unrows(out, first, dim)
+def _log_softmax_backward(grad: Value, output: Value) -> Value:
+    return grad - np.exp(output) * np.sum(grad, axis=-1, keepdims=True)
 
 
 def _softmax_family() -> None:
-    for name, forward in (("_softmax", nn.softmax), ("_log_softmax", nn.log_softmax)):
-        kernels = RowKernels.of(f"aten::{name}", lambda self, fn=forward: fn(self, axis=-1))
-
-        def run(
-            self: Tensor, dim: int, half_to_float: bool, kernels: RowKernels = kernels
-        ) -> Tensor:
-            dtype = torch.float32 if half_to_float else self.dtype
-            return _same_shape(kernels, {"self": self}, dim, dtype)
-
-        registration.python_kernel(f"aten::{name}")(run)
-
-    def softmax_backward(grad: Value, output: Value) -> Value:
-        weighted = grad * output
-        return weighted - output * np.sum(weighted, axis=-1, keepdims=True)
-
-    def log_softmax_backward(grad: Value, output: Value) -> Value:
-        return grad - np.exp(output) * np.sum(grad, axis=-1, keepdims=True)
-
-    for name, backward in (
-        ("_softmax_backward_data", softmax_backward),
-        ("_log_softmax_backward_data", log_softmax_backward),
+    for name, formula in (
+        ("_softmax", lambda x: nn.softmax(x, axis=-1)),
+        ("_log_softmax", lambda x: nn.log_softmax(x, axis=-1)),
+        ("_softmax_backward_data", _softmax_backward),
+        ("_log_softmax_backward_data", _log_softmax_backward),
     ):
-        kernels = RowKernels.of(f"aten::{name}", backward)
-
-        def run_backward(
-            grad_output: Tensor,
-            output: Tensor,
-            dim: int,
-            input_dtype: torch.dtype,
-            kernels: RowKernels = kernels,
-        ) -> Tensor:
-            operands = {"grad": grad_output, "output": output}
-            return _same_shape(kernels, operands, dim, input_dtype)
-
-        registration.python_kernel(f"aten::{name}")(run_backward)
+        registration.rowwise(f"aten::{name}", f"aten::{name}.out")(_row_maker(formula))
 
 
 def _pick(self: Value, target_row: Value, ignore_index: int) -> tuple[Value, Value]:
