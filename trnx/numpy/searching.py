@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trnx.core import Dim, ShapeError, Size, aval_of, dtypes, message, same_shape
+from trnx.core import Dim, ShapeError, aval_of, dtypes, message, same_shape
 from trnx.core.dims import bounds
 from trnx.numpy._operands import Array, ArrayLike, cast, promote
 from trnx.numpy.elementwise import where
@@ -37,21 +37,24 @@ def searchsorted(a: ArrayLike, v: ArrayLike, side: str = "left") -> Array:
     if isinstance(size, int) and size == 0:
         return low
     high = op.full(shape, op.dim_size(size))
-    for _ in range(_halvings(size)):
-        # Halves of the sum: the sum itself could pass 2^31.
+
+    def halve(low: Array, high: Array) -> tuple[Array, Array]:
+        # Half of the difference: the sum of both could pass 2^31.
         middle = op.add(low, op.shift_right_logical(op.sub(high, low), 1))
         there = op.take(a, middle, 0)
         before = _before(there, v) if side == "left" else op.bitwise_not(_before(v, there))
         before = op.bitwise_and(before, op.lt(low, high))
-        low = op.select(before, op.add(middle, 1), low)
-        high = op.select(before, high, middle)
+        return op.select(before, op.add(middle, 1), low), op.select(before, high, middle)
+
+    if isinstance(size, Dim):
+        from trnx.control import fori_loop
+
+        largest = bounds(size)[1]
+        steps = (2**31 - 1 if largest is None else largest).bit_length()
+        return fori_loop(0, steps, lambda _, ends: halve(*ends), (low, high))[0]
+    for _ in range(size.bit_length()):
+        low, high = halve(low, high)
     return low
-
-
-def _halvings(size: Size) -> int:
-    """Steps after which a search in `size` elements has one place left."""
-    largest = bounds(size)[1] if isinstance(size, Dim) else size
-    return (2**31 - 1 if largest is None else largest).bit_length()
 
 
 def _before(x: Array, y: Array) -> Array:
