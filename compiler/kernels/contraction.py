@@ -70,6 +70,8 @@ def classify_contraction(graph: Graph, target: Target) -> ContractionSpace:
             raise NotFusable("the contracted axis is used after the contraction")
     if graph.reduced and not (graph.reduced == columns and columns):
         raise NotFusable("a reduction after a contraction that is not over its last axes")
+    if graph.reduced and not _is_one_axis(graph, columns):
+        raise NotFusable("a reduction after a contraction over axes that a result walks apart")
     if graph.reduced and not _row_fits(graph, columns, target):
         raise NotFusable("the rows of a contraction do not fit SBUF")
     free = batch | rows | columns
@@ -80,6 +82,13 @@ def classify_contraction(graph: Graph, target: Target) -> ContractionSpace:
         if axes != free and axes != free - graph.reduced:
             raise NotFusable("a result does not run over every axis of the contraction")
     return ContractionSpace(batch, rows, columns, contracted)
+
+
+def _is_one_axis(graph: Graph, columns: frozenset[Axis]) -> bool:
+    """True when every access walks the columns as one axis, so that a whole row is one tile."""
+    order = [axis for axis in ordered_axes(graph) if axis in columns]
+    _, (merged,) = merge_axes(graph, [order])
+    return len(merged) == 1
 
 
 def _row_fits(graph: Graph, columns: frozenset[Axis], target: Target) -> bool:
