@@ -1,7 +1,7 @@
 """Device kernels over rows: the softmax family and the negative log-likelihood loss.
 
-Operands are seen as rows; a kernel serves every size. The loss enters through Python, so that a call
-of it costs some microseconds more than a softmax.
+Operands are seen as rows; a kernel serves every size. The loss enters through Python, so that one
+call of it costs some microseconds more than a softmax.
 """
 
 from __future__ import annotations
