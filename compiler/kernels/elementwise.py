@@ -16,6 +16,7 @@ import numpy as np
 
 from trnx.compiler.kernels.emitter import Emitter, Number, Value
 from trnx.compiler.kernels.group import Node
+from trnx.compiler.kernels.patterns import activation_of
 from trnx.compiler.kernels.registry import Kind, lowers
 from trnx.compiler.targets import Target
 from trnx.compiler.tile import isa
@@ -174,6 +175,10 @@ def binary(e: Emitter, node: Node) -> Value:
     op = alu_name(node)
     if op == "multiply" and x is y and node in e.sums and is_float(node.dtype):
         return function(e, Node("square", (x,), node.dtype, node.axes), key=node)
+    found = activation_of(e, node) if op == "multiply" else None
+    if found is not None:
+        name, argument = found
+        return function(e, Node(name, (argument,), node.dtype, node.axes), key=node)
     form = scalar_form(e, node)
     if form is not None:
         return scalar_operation(e, node, form)
@@ -229,9 +234,7 @@ def _scalar(e: Emitter, form: ScalarForm, data: TileView) -> TileView | Number:
         return form.scalar
     integers = is_integer(data.dtype) and is_integer(form.scalar.dtype)
     long = data.dtype.itemsize == 8  # 64-bit integers are computed exactly
-    exact = integers and (
-        long or form.op in ("add", "subtract", "multiply") or is_native(e.target)
-    )
+    exact = integers and (long or form.op in ("add", "subtract", "multiply") or is_native(e.target))
     return e.scalar(form.scalar, exact=exact or form.is_bitvec)
 
 

@@ -514,9 +514,7 @@ class Fuser:
                 return
             producer, direct = self._producer(var)
             source = self.equations[number].inputs[0]
-            internal = (
-                producer in inside and direct
-            )
+            internal = producer in inside and direct
             literal = producer is None and not isinstance(source, Var)
             if internal or literal or self.view(var) is None:
                 if isinstance(source, Var):
@@ -559,6 +557,7 @@ class Fuser:
             family = "scatter"
         elif not kinds <= _NESTS:
             family = "host"
+            _require_reference(equations[-1], self.target)
             outputs = list(equations[-1].outputs)  # the call fills all of them, also unread ones
         beside = tuple(self._finish(other) for other in cluster.beside)
         return Group(family, tuple(equations), tuple(outputs), beside)
@@ -603,6 +602,21 @@ class _ViewLookup(Mapping[Var, StridedView]):
 
     def __len__(self) -> int:
         return len(self.fuser.views)
+
+
+def _require_reference(equation: Equation, target: Target) -> None:
+    """LoweringError unless a host call can compute what no instruction does."""
+    if equation.primitive.reference is not None:
+        return
+    operands = ", ".join(str(a.aval) for a in equation.inputs)
+    raise LoweringError(
+        message(
+            f"{equation.primitive.name} of {operands or 'no operands'} has no lowering to "
+            f"{target.name} and no NumPy meaning to fall back on",
+            equation.source,
+            "Write it with other functions, or give the primitive a composite",
+        )
+    )
 
 
 def _subsets(joins: Sequence[int]) -> Iterable[Sequence[int]]:

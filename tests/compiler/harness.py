@@ -104,9 +104,8 @@ def check(
             assert got.dtype == wanted.dtype
             np.testing.assert_array_equal(got, wanted)
         else:
-            np.testing.assert_allclose(
-                got.astype(np.float64), wanted.astype(np.float64), tolerance, tolerance
-            )
+            wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
+            np.testing.assert_allclose(got.astype(wide), wanted.astype(wide), tolerance, tolerance)
     return tiles
 
 

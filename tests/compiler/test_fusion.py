@@ -139,3 +139,28 @@ def test_views_are_access_patterns() -> None:
 
     tiles = h.check(function, ((20, 9), "f32"), ((3,), "f32"))
     assert len(tiles.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: nn.gelu(x), ["activation"]),
+        (lambda x: nn.gelu(x, approximate=True), ["activation"]),
+        (lambda x: nn.silu(x), ["activation"]),
+        (lambda x: op.exp(op.sub(op.mul(x, 2.0), 1.0)), ["activation"]),
+        (lambda x: op.mul(op.add(x, 1.0), 3.0), ["tensor_scalar"]),
+        (lambda x: op.max(op.min(x, 1.0), -1.0), ["tensor_scalar"]),
+        (lambda x: op.sub(op.mul(x, 2.0), op.tanh(x)), ["activation", "scalar_tensor_tensor"]),
+        (lambda x: op.reduce_sum(op.mul(x, x), (1,)), ["activation"]),
+        (lambda x: op.convert(op.add(x, 1.0), "bf16"), ["tensor_scalar"]),
+        (lambda x: op.select(op.gt(x, 0.0), x, 0.0),
+         ["tensor_scalar", "memset", "tensor_copy_predicated"]),
+        (lambda x: op.div(op.exp(x), 3.0), ["activation", "tensor_scalar"]),
+    ],
+    ids=["gelu", "gelu by tanh", "silu", "scale and bias", "two scalars", "clamp",
+         "scalar and tile", "sum of squares", "cast at the write", "relu by select", "x / 3"],
+)  # fmt: skip
+def test_instructions_chosen(function: object, expected: list[str]) -> None:
+    """As few instructions as the engines need."""
+    tiles = h.check(function, ((130, 20), "f32"), tolerance=1e-2)  # type: ignore[arg-type]
+    assert sorted(h.ops_of(tiles)) == sorted(expected)
