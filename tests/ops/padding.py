@@ -119,7 +119,7 @@ def check_rule(
 def check_pad(call: Call) -> None:
     """Every axis longer than 1 symbolic, where parameters hold no sizes; WRITTEN has the rest.
 
-    Sizes of programs in parameters are those of their types: tests/control/test_padding.py has them.
+    Programs in parameters have sizes in their types: tests/control/test_padding.py pads those.
     """
     if call.primitive.name in WRITTEN or not call.case.shapes or any(sub_programs(call.params)):
         return
