@@ -107,6 +107,8 @@ def reshape_spans(spans: Sequence[Span], shape: Sequence[Index]) -> tuple[Span, 
     """Spans of ``shape`` over the same elements in order; None when strides do not allow it."""
     if tuple(s.count for s in spans) == tuple(shape):
         return tuple(spans)
+    if 0 in shape:
+        return None  # no element: nothing to share
     groups = list(merge_spans(spans))
     result: list[Span] = []
     inner = 1

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trnx.compiler import pipeline
-from trnx.compiler.tile.ir import TileProgram, instructions
+from trnx.compiler.tile.ir import HostCall, TileProgram, instructions
 from trnx.core.avals import to_numpy
 from trnx.core.display import listing_html, table_html
 from trnx.core.errors import TraceError, message
 from trnx.core.program import Program, constants_to_inputs
 from trnx.runtime.devices import Device
 from trnx.runtime.executable import Executable
+from trnx.runtime.fallback import reference_results
 
 if TYPE_CHECKING:
     from trnx.compiler.sim import CostReport, SimResult
@@ -110,7 +111,7 @@ class Lowered:
         Returns:
             Outputs, timeline, findings and cost.
         """
-        from trnx.compiler.sim import simulate
+        from trnx.compiler.sim import SimOptions, simulate
 
         operands = [*self._constants, *(leaves or self._leaves)]
         inputs = [buffer for buffer in self.tile_program.buffers if buffer.kind == "input"]
@@ -118,7 +119,12 @@ class Lowered:
             to_numpy(operand).astype(buffer.dtype, copy=False)
             for operand, buffer in zip(operands, inputs, strict=True)
         ]
-        return simulate(self.tile_program, arrays)
+        functions = {
+            call.function: reference_results
+            for call in self.tile_program.calls
+            if isinstance(call, HostCall) and "program" in dict(call.attrs)
+        }
+        return simulate(self.tile_program, arrays, options=SimOptions(host_functions=functions))
 
     def __str__(self) -> str:
         return self.as_text()
