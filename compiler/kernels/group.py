@@ -214,9 +214,9 @@ class _Builder:
         elif kind is Kind.TRANSPOSE:
             dims = tuple(inputs[0][i] for i in params["permutation"])
         elif kind is Kind.IOTA:
-            dims = self.space.fresh(
-                to_indices(params["shape"] if "shape" in params else ())
-            )  # dim_size is a scalar
+            # The scalar dim_size has no shape.
+            shape_of = params["shape"] if equation.primitive.name == "iota" else ()
+            dims = self.space.fresh(to_indices(shape_of))
         elif kind is Kind.REDUCE:
             gone = set(params["axes"])
             dims = tuple(d for i, d in enumerate(inputs[0]) if i not in gone)

@@ -12,7 +12,7 @@ from trnx.compiler.passes.simplify import RULES as SIMPLIFY
 from trnx.compiler.tile import isa
 from trnx.core import primitives
 
-COMPILER_ONLY = {"copy", "reciprocal", "square", "gelu", "gelu_tanh", "silu", "softplus"}
+COMPILER_ONLY = {"copy", "reciprocal", "square", "silu"}
 """Names kernels use for nodes of their own; no primitive has them."""
 
 
