@@ -132,6 +132,9 @@ class CostReport:
         lines += [f"  assumed: {text}" for text in self.assumptions]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return f"<CostReport: {self.summary()}>"
+
     def _repr_html_(self) -> str:
         queues = [
             (use.name, _bar(use.share), count, busy, f"{share} %")

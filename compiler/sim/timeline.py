@@ -153,6 +153,12 @@ class Timeline:
 
         return render(self, width)
 
+    def __repr__(self) -> str:
+        return (
+            f"<Timeline {self.program.name}: {len(self.events):,} instructions, "
+            f"{format_time(self.total_ns)} on {self.cost.target}>"
+        )
+
     def _repr_html_(self) -> str:
         return self.to_svg()
 

@@ -82,6 +82,8 @@ def test_simulated_run_shows_findings_and_timeline() -> None:
     page = run._repr_html_()
     assert "no findings" in page and "<svg" in page
     assert run.timeline._repr_svg_() in page
+    assert re.fullmatch(r"<Timeline softmax: \d+ instructions, .* µs on trn2>", repr(run.timeline))
+    assert repr(run.cost).startswith("<CostReport: ") and run.cost.summary() in repr(run.cost)
     assert re.fullmatch(
         r"<SimResult softmax: f32\[256, 64\]; 0 findings; .* us on trn2>", repr(run)
     )
