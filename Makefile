@@ -4,12 +4,13 @@
 #   make check     formatting, lint, types, then all tests
 #   make nightly   slow and exhaustive tests as well
 #   make golden    rewrite the golden texts in tests/golden
+#   make notebooks execute the notebooks in place
 #   make bench     host benchmarks
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test check lint format nightly bench golden clean help
+.PHONY: demo test check lint format nightly bench golden notebooks clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -86,6 +87,9 @@ bench: $(VENV)/.dev extension
 
 golden: $(VENV)/.dev extension
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not nightly" --update-golden
+
+notebooks: $(VENV)/.dev extension
+	$(BIN)/python -m tools.notebooks
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

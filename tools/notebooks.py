@@ -17,9 +17,11 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
-TIMEOUT_SECONDS = 300
-"""For one cell."""
+from tools.docs import ROOT, masked
+
+FOLDER = ROOT / "notebooks"
+TIMEOUT_SECONDS = 900
+"""For one cell; the first use of the PyTorch device may compile its extension."""
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -27,7 +29,6 @@ METADATA = {
 }
 """Names no machine and no version, so that executing elsewhere gives the same file."""
 
-_NUMBER = re.compile(r"[-+]?\d+\.\d*(?:e[-+]?\d+)?|[-+]?\d+e[-+]?\d+")
 _TAG = re.compile(r"<[^>]*>")
 
 
@@ -62,7 +63,6 @@ def tidy(notebook: Any) -> Any:
             continue
         outputs: list[Any] = []
         for output in cell.outputs:
-            output.pop("metadata", None) if output.output_type == "stream" else None
             if (
                 outputs
                 and output.output_type == outputs[-1].output_type == "stream"
@@ -101,12 +101,12 @@ def comparable(cell: Any) -> str:
             parts.append(html.unescape(_TAG.sub(" ", data["text/html"])))
         else:
             parts.append(data.get("text/markdown", data.get("text/plain", "")))
-    return _NUMBER.sub("~", "\n".join(parts))
+    return masked("\n".join(parts))
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Execute notebooks and write them back; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python tools/notebooks.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__)
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks; all of them by default")
     for path in parser.parse_args(arguments).paths or paths():
         print(f"executing {path.name}", flush=True)
