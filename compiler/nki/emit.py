@@ -72,6 +72,7 @@ from trnx.compiler.tile.ir import (
     TileAccess,
     TileProgram,
     While,
+    instructions,
     tiles,
     walk,
 )
@@ -199,6 +200,7 @@ class _Printer:
                 self.used.add(statement.register)
 
     def run(self) -> list[str]:
+        self.refuse_extensions()
         arguments = [p.name for p in self.kernel.params if p.role != "out"]
         self.emit("@nki.jit")
         self.emit(f"def {self.name}({', '.join(arguments)}):")
@@ -224,6 +226,17 @@ class _Printer:
         return name
 
     # Declarations -----------------------------------------------------------------------------
+
+    def refuse_extensions(self) -> None:
+        """Name the first instruction of the 64-bit integer extension, which no NKI call has."""
+        for instruction in instructions(self.kernel):
+            if isa.is_extension(instruction, self.dtype_of):
+                ops = " ".join(map(str, isa.alu_ops(instruction)))
+                _refuse(
+                    f"extension instruction: 64-bit integer {instruction.op} {ops}".rstrip(),
+                    instruction.source or self.kernel.source,
+                    "Use integers of at most 32 bits",
+                )
 
     def dtype(self, dtype: np.dtype[Any], what: str, source: Source | None) -> str:
         if dtype == bool_:

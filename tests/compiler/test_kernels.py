@@ -133,11 +133,31 @@ def test_long_integers_move_and_narrow_natively_on_a_neuron_core() -> None:
     assert not any(isinstance(call, HostCall) for call in tiles.calls)
 
 
-def test_long_arithmetic_is_a_counted_host_call() -> None:
-    """int64 products have no instruction yet: the call is explicit and computes exactly."""
-    big = np.array([2**40 + 1, -(2**50)], np.int64)
-    tiles = h.check(op.mul, ((2,), "i64"), ((2,), "i64"), args=[big, big[::-1].copy()])
-    assert [c.function for c in tiles.calls if isinstance(c, HostCall)] == ["mul"]
+LONG: dict[str, Callable[..., Any]] = {
+    "add": lambda x, y: op.add(x, y),
+    "mul": lambda x, y: op.mul(x, y),
+    "floor_divide": lambda x, y: op.floor_divide(x, y),
+    "remainder": lambda x, y: op.remainder(x, y),
+    "less": lambda x, y: op.lt(x, y),
+    "max": lambda x, y: op.max(x, y),
+    "abs": lambda x, y: op.abs(x),
+    "row sum": lambda x, y: op.reduce_sum(x, (1,)),
+    "column maximum": lambda x, y: op.reduce_max(x, (0,)),
+    "to f32": lambda x, y: op.convert(y, np.dtype(np.float32)),
+    "to i32": lambda x, y: op.convert(op.add(x, y), np.dtype(np.int32)),
+    "from bool": lambda x, y: op.reduce_sum(op.convert(op.lt(x, y), np.dtype(np.int64)), (1,)),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_integers_are_an_exact_extension(name: str) -> None:
+    """One kernel and no host call: host and simulator compute 64-bit integers exactly."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-(2**62), 2**62, (37, 50))
+    y = rng.integers(1, 2**40, (37, 50))
+    tiles = h.check(LONG[name], ((37, 50), "i64"), ((37, 50), "i64"), args=[x, y])
+    assert len(tiles.calls) == 1
+    assert not any(isinstance(call, HostCall) for call in tiles.calls)
 
 
 n, m, k = dim("n"), dim("m"), dim("k")

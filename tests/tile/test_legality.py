@@ -31,7 +31,7 @@ from trnx.compiler.tile.ir import (
     TileProgram,
 )
 from trnx.compiler.tile.legality import check_kernel, check_program
-from trnx.core.dtypes import bfloat16, float8_e4m3fn, float32, float64, int32, int64, uint8
+from trnx.core.dtypes import bfloat16, float8_e4m3fn, float32, float64, int32, uint8
 from trnx.core.errors import TileError
 
 Write = Callable[[KernelBuilder], None]
@@ -152,11 +152,6 @@ def _both_psum(b: KernelBuilder) -> None:
 
 def _f64(b: KernelBuilder) -> None:
     b.sbuf((8, 8), float64)
-
-
-def _i64_arithmetic(b: KernelBuilder) -> None:
-    t = b.sbuf((8, 8), int64)
-    b.tensor_tensor(t, t, t, op="add")
 
 
 def _bitvec_float(b: KernelBuilder) -> None:
@@ -317,7 +312,6 @@ VIOLATIONS: dict[str, tuple[str, Write, str]] = {
     "exact operators": ("T8", _exact_pair, "exact 32-bit integers take one operator at a time"),
     "both in psum": ("T9", _both_psum, "both tile inputs are in PSUM ([8, 8] of t0 f32[8,8] in"),
     "f64": ("T10", _f64, "trn2 holds no t0 f64[8,8] in sbuf"),
-    "i64 arithmetic": ("T10", _i64_arithmetic, "trn2 computes nothing in i64"),
     "exact and narrow": ("T10", _exact_narrow, "exact 32-bit integers do not mix with u8"),
     "bitvec of floats": ("T10", _bitvec_float, "a bitvec operator has a f32 operand"),
     "scalar dtype": ("T10", _scalar_dtype, "'operand0' is bf16, not f32"),
