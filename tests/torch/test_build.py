@@ -394,6 +394,8 @@ def test_anything_may_come_first(run_python: Run) -> None:
     result = run_python(
         f"""
 import io, os, torch, traceback
+import trnx_torch.eager.loss, trnx_torch.eager.pointwise  # once, not in every child
+assert not torch.neuron.is_initialized()
 buffer = io.BytesIO()
 torch.save(torch.ones(2), buffer)
 saved = buffer.getvalue()
