@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from trnx.compiler import kernels as kernels
-from trnx.compiler.passes.fuse import FusedProgram, Layouts, fuse
+from trnx.compiler.passes.fuse import fuse
+from trnx.compiler.passes.groups import FusedProgram, Layouts
 from trnx.compiler.passes.inline import inline
 from trnx.compiler.passes.legalise import legalise
 from trnx.compiler.passes.lower import lower_program

@@ -17,10 +17,15 @@ from trnx.compiler.kernels.group import Graph, NotFusable, build_graph
 from trnx.compiler.kernels.registry import VIEWS, Kind, kind_of
 from trnx.compiler.kernels.space import AxisSpace, StridedView, dense_view, to_indices
 from trnx.compiler.kernels.support import kind_on
+from trnx.compiler.passes.groups import (
+    FusedProgram,
+    Group,
+    Layouts,
+    viewed,
+    with_written_outputs,
+)
 from trnx.compiler.passes.identity import COPY
 from trnx.compiler.targets import Target
-from trnx.compiler.tile.expr import Index
-from trnx.compiler.tile.ir import Span
 from trnx.core import Atom, Equation, LoweringError, Params, Program, Var, message, same_shape
 from trnx.core.program import dim_variables
 
@@ -29,79 +34,6 @@ MAX_GROUP = 512
 
 _NESTS = frozenset({Kind.ELEMENTWISE, Kind.IOTA, Kind.REDUCE, Kind.CONTRACTION, Kind.TAKE})
 _BIJECTIVE = frozenset({Kind.BROADCAST, Kind.RESHAPE, Kind.TRANSPOSE})
-
-
-@dataclass(frozen=True, slots=True)
-class Layouts:
-    """Strides of a program's arguments and results that are not dense row-major.
-
-    Attributes:
-        inputs: position to strides in elements, one per axis; registers are allowed.
-        outputs: likewise.
-        registers: names of all registers in the order callers pass their values; sizes in order of
-            first use when empty.
-    """
-
-    inputs: Mapping[int, tuple[Index, ...]] = field(default_factory=dict)
-    outputs: Mapping[int, tuple[Index, ...]] = field(default_factory=dict)
-    registers: tuple[str, ...] = ()
-
-    def views(self, program: Program) -> dict[Var, StridedView]:
-        """The variables with a layout, as views of their buffers."""
-        found: dict[Var, StridedView] = {}
-        for given, atoms in ((self.inputs, program.inputs), (self.outputs, program.outputs)):
-            for position, strides in given.items():
-                var = atoms[position]
-                assert isinstance(var, Var)
-                sizes = to_indices(var.aval.shape)
-                spans = tuple(Span(s, n) for s, n in zip(strides, sizes, strict=True))
-                found[var] = StridedView(var, 0, spans)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Equations that become one kernel (or one host call).
-
-    Attributes:
-        family: ``row``, ``contraction``, ``movement``, ``scatter`` or ``host``.
-        equations: in program order, with the views that vanish into the kernel.
-        outputs: variables the kernel writes to memory.
-        beside: column sums that share the right operand of a contraction, computed in its kernel.
-    """
-
-    family: str
-    equations: tuple[Equation, ...]
-    outputs: tuple[Var, ...]
-    beside: tuple[Group, ...] = ()
-
-    @property
-    def written(self) -> tuple[Var, ...]:
-        """Everything the kernel writes to memory."""
-        return (*self.outputs, *(v for group in self.beside for v in group.outputs))
-
-
-@dataclass(frozen=True, slots=True)
-class FusedProgram:
-    """A program cut into groups.
-
-    Attributes:
-        program: inputs, constants and outputs; every output is an input, a constant or written by
-            a group.
-        groups: in an order in which producers come first.
-        views: where each variable that is read from memory lies.
-        registers: names of the run-time integers, in the order callers pass them.
-    """
-
-    program: Program
-    groups: tuple[Group, ...]
-    views: Mapping[Var, StridedView]
-    registers: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        from trnx.compiler.passes.text import fused_text
-
-        return fused_text(self)
 
 
 @dataclass(slots=True)
@@ -142,7 +74,7 @@ class Fuser:
         self.target = target
         self.copied = copied
         self.origin: dict[Var, int] = {}
-        self.program = _with_written_outputs(program, target)
+        self.program = with_written_outputs(program, target)
         self.given = layouts.views(self.program)
         self.registers = layouts.registers or tuple(v.name for v in dim_variables(program))
         self.views: dict[Var, StridedView | None] = {}
@@ -218,7 +150,7 @@ class Fuser:
             if kind in VIEWS:
                 source = equation.inputs[0]
                 below = self.view(source) if isinstance(source, Var) else None
-                found = None if below is None else _viewed(below, equation, kind)
+                found = None if below is None else viewed(below, equation, kind)
                 self.views[var] = found
                 return found
         self.views[var] = found = dense_view(var) if found is None else found
@@ -632,49 +564,6 @@ def _subsets(joins: Sequence[int]) -> Iterable[Sequence[int]]:
             yield (one,)
 
 
-def _viewed(below: StridedView, equation: Equation, kind: Kind) -> StridedView | None:
-    params = equation.params
-    if kind is Kind.BROADCAST:
-        return below.broadcast(to_indices(params["shape"]), params["dims"])
-    if kind is Kind.RESHAPE:
-        return below.reshape(to_indices(params["shape"]))
-    if kind is Kind.TRANSPOSE:
-        return below.permute(params["permutation"])
-    if equation.primitive.name == "slice":
-        return below.slice(
-            to_indices(params["start"]), to_indices(params["limit"]), params["strides"]
-        )
-    return below.reverse(params["axes"])
-
-
-def _with_written_outputs(program: Program, target: Target) -> Program:
-    """Every output becomes an input, a constant or a value of its own: views are copied."""
-    made_by = {var: e for e in program.equations for var in e.outputs}
-    extra: list[Equation] = []
-    outputs: list[Atom] = []
-    seen: set[Var] = set()
-    for atom in program.outputs:
-        equation = made_by.get(atom) if isinstance(atom, Var) else None
-        is_view = equation is not None and kind_on(equation, target) in VIEWS
-        repeated = isinstance(atom, Var) and atom in seen
-        if not isinstance(atom, Var) or is_view or repeated:
-            copy = Var(atom.aval)
-            source = equation.source if equation is not None else None
-            extra.append(_copy_equation(atom, copy, source))
-            atom = copy
-        seen.add(atom)
-        outputs.append(atom)
-    if not extra:
-        return program
-    return program.replace(equations=(*program.equations, *extra), outputs=outputs)
-
-
-def _copy_equation(atom: Atom, copy: Var, source) -> Equation:  # type: ignore[no-untyped-def]
-    from trnx.core.source import UNKNOWN_SOURCE
-
-    return Equation(COPY, (atom,), (copy,), Params({}), source or UNKNOWN_SOURCE)
-
-
 def check_nest(graph: Graph, target: Target) -> None:
     """Raise NotFusable unless a kernel family lowers the graph.
 
@@ -695,7 +584,7 @@ def check_nest(graph: Graph, target: Target) -> None:
             raise NotFusable("a result keeps part of the reduced axes")
 
 
-def fuse(program: Program, target: Target, layouts: Layouts = Layouts()) -> FusedProgram:
+def fuse(program: Program, target: Target, layouts: Layouts | None = None) -> FusedProgram:
     """Cut a program into groups.
 
     Args:
@@ -714,6 +603,6 @@ def fuse(program: Program, target: Target, layouts: Layouts = Layouts()) -> Fuse
     copied: frozenset[int] = frozenset()
     while True:
         try:
-            return Fuser(program, target, layouts, copied).run()
+            return Fuser(program, target, layouts or Layouts(), copied).run()
         except _NeedsCopy as request:
             copied |= {request.place}

@@ -11,7 +11,7 @@ from trnx.compiler.kernels.movement import lower_movement
 from trnx.compiler.kernels.row import LoweredKernel, lower_row
 from trnx.compiler.kernels.scatter import lower_scatter
 from trnx.compiler.kernels.space import to_indices
-from trnx.compiler.passes.fuse import FusedProgram, Group
+from trnx.compiler.passes.groups import FusedProgram, Group
 from trnx.compiler.targets import Target
 from trnx.compiler.tile.expr import symbol
 from trnx.compiler.tile.ir import Buffer, HostCall, Kernel, KernelCall, TileProgram

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trnx.compiler.passes.fuse import FusedProgram, Group
+from trnx.compiler.passes.groups import FusedProgram, Group
 from trnx.core import Equation, Var
 from trnx.core.printing import _Printer
 

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, replace
 
 from trnx.compiler import host, pipeline
-from trnx.compiler.passes.fuse import Layouts
+from trnx.compiler.passes.groups import Layouts
 from trnx.compiler.tile.ir import HostCall, TileProgram
 from trnx.core.errors import UnsupportedError, message
 from trnx.core.program import Program

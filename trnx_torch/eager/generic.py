@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import trnx.numpy as np
-from trnx.compiler.passes.fuse import Layouts
+from trnx.compiler.passes.groups import Layouts
 from trnx.compiler.tile.expr import Index, symbol
 from trnx.core import Aval, LoweringError, Size, UnsupportedError, dim, trace_program
 from trnx.runtime.devices import default_device
