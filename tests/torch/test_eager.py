@@ -226,3 +226,23 @@ def test_adamw_step_is_native_and_equal(options: dict[str, bool]) -> None:
 def test_float64_and_complex_run_as_counted_fallbacks() -> None:
     agree(lambda a: a * 2, torch.rand(3, dtype=torch.float64), native=False)
     assert sum(trnx_torch.get_fallback_ops().values()) >= 1
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "rsub", "eq", "lt", "ge"])
+@pytest.mark.parametrize("number", [2, 2.5, -3])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.float32])
+def test_a_number_takes_part_in_promotion(name: str, number: float, dtype: torch.dtype) -> None:
+    packet = getattr(torch.ops.aten, name)
+    x = torch.arange(5).to(dtype)
+    agree(lambda x: packet.Scalar(x, number), x)
+    agree(lambda x: packet.Tensor(x, torch.tensor(number)), x)
+    if name in ("add", "sub", "mul", "div"):
+        foreach = getattr(torch, f"_foreach_{name}")
+        agree(lambda x: foreach([x], number)[0], x)
+        agree(lambda x: foreach([x], [number])[0], x)
+
+
+def test_subtracting_bools_is_refused_as_torch_does() -> None:
+    mask = torch.tensor([True, False], device="neuron")
+    with pytest.raises(RuntimeError, match="with two bool tensors is not supported"):
+        mask - mask

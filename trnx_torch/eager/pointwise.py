@@ -18,10 +18,12 @@ from trnx_torch.registration import Kernel, KernelRequest
 Value = Any
 
 
-def _make(formula: Formula) -> Callable[[KernelRequest], Kernel | None]:
+def _make(formula: Formula, no_bool: bool) -> Callable[[KernelRequest], Kernel | None]:
     def make(request: KernelRequest) -> Kernel | None:
         if not supported(request):
             return None
+        if no_bool and any(operand.dtype == torch.bool for operand in request.inputs):
+            return None  # torch's kernel has the error text
         (rank,) = request.ranks
         names = [f"d{axis}" for axis in range(rank)]
         shape = sizes(names)
@@ -45,14 +47,18 @@ def define(
     promote: Sequence[str] = (),
     integers_to_float: bool = False,
     output: torch.dtype | None = None,
+    no_bool: bool = False,
 ) -> None:
-    """Registers ``formula`` (operands by argument name) for ATen overloads."""
+    """Registers ``formula`` (operands by argument name) for ATen overloads.
+
+    ``no_bool``: torch refuses bool tensors, as it does in a subtraction.
+    """
     registration.pointwise(
         *(f"aten::{op}" for op in ops),
         promote=promote,
         integers_to_float=integers_to_float,
         output=output,
-    )(_make(formula))
+    )(_make(formula, no_bool))
 
 
 def _overloads(name: str, *suffixes: str) -> list[str]:
@@ -85,20 +91,21 @@ def _binary(
     define(
         lambda self, other: fn(self, other),
         *_overloads(name, "", *suffixes, *in_place),
+        promote=("self", "other"),  # a Scalar overload's number decides the dtype, too
         **options,
     )
     if foreach:
         lists = _overloads(f"_foreach_{name}", ".List", "_.List")
         define(lambda self, other: fn(self, other), *lists, **options)
-        numbers = _overloads(
-            f"_foreach_{name}", ".Scalar", "_.Scalar", ".ScalarList", "_.ScalarList"
-        )
-        define(
-            lambda self, scalar=None, scalars=None: fn(self, scalars if scalar is None else scalar),
-            *numbers,
-            promote=("self",),
-            **options,
-        )
+        for kind, argument in (("Scalar", "scalar"), ("ScalarList", "scalars")):
+            define(
+                lambda self, scalar=None, scalars=None: fn(
+                    self, scalars if scalar is None else scalar
+                ),
+                *_overloads(f"_foreach_{name}", f".{kind}", f"_.{kind}"),
+                promote=("self", argument),
+                **options,
+            )
 
 
 def _scaled(self: Value, other: Value, alpha: Value) -> Value:
@@ -113,9 +120,10 @@ def _arithmetic() -> None:
     ):
         _binary(name, fn, foreach=True)
     _binary("div", np.divide, foreach=True, integers_to_float=True)
-    for name, sign in (("add", 1), ("sub", -1)):
+    for name, fn in (("add", np.add), ("sub", np.subtract)):
+        no_bool = name == "sub"
         define(
-            lambda self, other, alpha=1, sign=sign: _scaled(self, other, alpha * sign),
+            lambda self, other, alpha=1, fn=fn: fn(self, other * alpha),
             *_overloads(
                 name,
                 ".Tensor",
@@ -126,23 +134,28 @@ def _arithmetic() -> None:
                 "_.Scalar",
             ),
             promote=("self", "other"),
+            no_bool=no_bool,
         )
         define(
-            lambda self, other, alpha=1, sign=sign: _scaled(self, other, alpha * sign),
+            lambda self, other, alpha=1, fn=fn: fn(self, other * alpha),
             *_overloads(f"_foreach_{name}", ".List", "_.List"),
             promote=("self", "other"),
+            no_bool=no_bool,
         )
-        define(
-            lambda self, scalar=None, scalars=None, sign=sign: (
-                self + (scalars if scalar is None else scalar) * sign
-            ),
-            *_overloads(f"_foreach_{name}", ".Scalar", "_.Scalar", ".ScalarList", "_.ScalarList"),
-            promote=("self",),
-        )
+        for kind, argument in (("Scalar", "scalar"), ("ScalarList", "scalars")):
+            define(
+                lambda self, scalar=None, scalars=None, fn=fn: fn(
+                    self, scalars if scalar is None else scalar
+                ),
+                *_overloads(f"_foreach_{name}", f".{kind}", f"_.{kind}"),
+                promote=("self", argument),
+                no_bool=no_bool,
+            )
     define(
         lambda self, other, alpha=1: other - self * alpha,
         *_overloads("rsub", ".Tensor", ".Scalar"),
         promote=("self", "other"),
+        no_bool=True,
     )
 
 
@@ -180,6 +193,7 @@ def _comparisons() -> None:
         define(
             lambda self, other, fn=fn: fn(self, other),
             *_overloads(name, ".Tensor", ".Scalar", ".Tensor_out", ".Scalar_out"),
+            promote=("self", "other"),
             output=torch.bool,
         )
     define(
