@@ -13,8 +13,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 
-collect_ignore = ["features.py"]
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every test here needs the extension; a fallback warning is no error unless a test says so."""

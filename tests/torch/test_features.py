@@ -1,4 +1,4 @@
-"""Every check of features.py, in worker processes: a crash fails one check, not the test run."""
+"""Every check in features/, in worker processes: a crash fails one check, not the test run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-FEATURES = Path(__file__).with_name("features.py")
+FEATURES = Path(__file__).with_name("features")
 ROOT = FEATURES.parents[2]
 
 
 def names() -> list[str]:
     """Names of the checks, read without importing them."""
-    tree = ast.parse(FEATURES.read_text())
     return [
         node.name
-        for node in tree.body
+        for file in sorted(FEATURES.glob("*.py"))
+        for node in ast.parse(file.read_text()).body
         if isinstance(node, ast.FunctionDef)
         and any(isinstance(d, ast.Name) and d.id == "check" for d in node.decorator_list)
     ]
@@ -40,10 +40,11 @@ def outcomes() -> dict[str, str]:
     todo = names()
     while todo:
         process = subprocess.run(
-            [sys.executable, str(FEATURES), *todo],
+            [sys.executable, "-m", "tests.torch.features", *todo],
             capture_output=True,
             text=True,
             env=environment,
+            cwd=ROOT,
             timeout=600,
             check=False,
         )
