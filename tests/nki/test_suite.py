@@ -22,7 +22,11 @@ from trnx.core import Aval, trace_program
 from trnx.core.dtypes import bfloat16, bool_, float32, int32, int64, uint8, uint32
 from trnx.core.errors import UnsupportedError
 
-REASONS = ("extension instruction: 64-bit integer", "which NKI does not have", "calls host function")
+REASONS = (
+    "extension instruction: 64-bit integer",
+    "which NKI does not have",
+    "calls host function",
+)
 """What a trn2 program may hold and NKI cannot say: 64-bit numbers and counted fallbacks."""
 
 
