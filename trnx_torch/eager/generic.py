@@ -15,7 +15,7 @@ import torch
 import trnx.numpy as np
 from trnx.compiler.passes.groups import Layouts
 from trnx.compiler.tile.expr import Index, symbol
-from trnx.core import Aval, LoweringError, Size, UnsupportedError, dim, trace_program
+from trnx.core import Aval, DTypeError, LoweringError, Size, UnsupportedError, dim, trace_program
 from trnx.runtime.devices import default_device
 from trnx.runtime.generic import generic_kernel
 from trnx_torch.dtypes import to_trnx_dtype
@@ -81,8 +81,8 @@ def build(
     dtype, except those named in ``as_given``; results to the outputs' dtypes.
 
     Returns:
-        The kernel, or None when the compiler has no single kernel for it: torch then runs its CPU
-        kernel and counts a fallback.
+        The kernel, or None when the compiler has no single kernel for it or the formula does not
+        take these dtypes: torch then runs its CPU kernel and counts a fallback.
     """
     working = to_trnx_dtype(working_dtype(request.compute))
     avals = [
@@ -112,6 +112,6 @@ def build(
     try:
         program = trace_program(run, avals, name, names)
         kernel = generic_kernel(program, default_device(), layouts)
-    except (LoweringError, UnsupportedError, NotImplementedError):
+    except (DTypeError, LoweringError, UnsupportedError, NotImplementedError):
         return None
     return Kernel(kernel.address, kernel)
