@@ -400,7 +400,7 @@ class Drawer:
         value = self.values[i]
         axes = tuple(a for a in range(value.ndim) if self.flag()) or (value.ndim - 1,)
         keep = self.flag()
-        name = self.choice(("sum", "sum", "max", "min", "mean"))
+        name = self.choice(("sum", "mean") if self.smooth else ("sum", "max", "min", "mean"))
         if name == "sum":
             self.add(f"sum{axes}", (i,), lambda x: tn.sum(x, axes, keepdims=keep),
                      lambda x: b.reduce_sum(x, axes, keep))  # fmt: skip
