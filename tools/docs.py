@@ -1,8 +1,8 @@
 """Pages of documentation: their examples run, their tables come from the code.
 
 A page is Markdown. Its ``python`` blocks run one after the other in one module; a ``text`` block
-that follows one (with nothing but blank lines between) is what it prints to stdout and stderr. Text between
-``<!-- generated: NAME -->`` and ``<!-- end -->`` is written by ``SECTIONS[NAME]``.
+that follows one (with nothing but blank lines between) is what it prints to stdout and stderr. What
+stands between ``<!-- generated: NAME -->`` and ``<!-- end -->`` is written by ``SECTIONS[NAME]``.
 `tests/docs` holds both; `make golden` rewrites what differs.
 """
 
@@ -11,9 +11,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import json
 import linecache
+import os
 import pkgutil
 import re
+import subprocess
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -87,9 +92,35 @@ def run(found: list[Example]) -> Iterator[tuple[Example, str]]:
         source += example.code
         linecache.cache["example.py"] = (len(source), None, source.splitlines(True), "example.py")
         printed = io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        with (
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("error")  # an example that warns would teach to ignore warnings
             exec(compile(padding + example.code, "example.py", "exec"), scope)
         yield example, printed.getvalue()
+
+
+def outputs(page: Path, folder: Path) -> list[str]:
+    """What each example of a page prints, run in a process and a folder of its own.
+
+    Raises:
+        RuntimeError: an example failed; holds what the process wrote to stderr.
+    """
+    result = folder / "outputs.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.docs", str(page), str(result)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"An example of {page.name} failed:\n{done.stderr}")
+    printed: list[str] = json.loads(result.read_text(encoding="utf-8"))
+    return printed
 
 
 # ---- generated sections --------------------------------------------------------------------------
@@ -195,8 +226,19 @@ def _errors() -> str:
     return _table(("class", "is also", "when"), rows)
 
 
+def _design_notes() -> str:
+    rows = []
+    for path in sorted((ROOT / "docs" / "design").glob("*.md")):
+        number, title = (
+            path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ").split(" ", 1)
+        )
+        rows.append((f"[{number.rstrip(':')}](design/{path.name})", title[0].upper() + title[1:]))
+    return _table(("note", "what was decided"), iter(rows))
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "activations": _activations,
+    "design-notes": _design_notes,
     "errors": _errors,
     "instructions": _instructions,
     "operators": _operators,
@@ -205,6 +247,25 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "program-constraints": _program_constraints,
 }
 """What writes each generated section."""
+
+
+PICTURE = ROOT / "docs" / "images" / "timeline.svg"
+"""The timeline at the top of the README; `make golden` draws it."""
+
+
+def picture() -> str:
+    """The modelled timeline of a linear layer with gelu, 256 x 512 x 1024 in float32, on trn2."""
+    import trnx
+    import trnx.nn as nn
+    import trnx.numpy as tnp
+
+    def layer(x: trnx.Array, w: trnx.Array, b: trnx.Array) -> trnx.Array:
+        return nn.gelu(x @ w + b)
+
+    shapes = ((256, 512), (512, 1024), (1024,))
+    with trnx.config.target("trn2"):
+        lowered = trnx.jit(layer).lower(*(tnp.ones(shape) for shape in shapes))
+        return lowered.simulate().timeline.to_svg()
 
 
 def sections(text: str) -> list[str]:
@@ -219,3 +280,9 @@ def filled(text: str) -> str:
         KeyError: a section has no generator.
     """
     return _SECTION.sub(lambda m: f"{m[1]}\n{SECTIONS[m[2]]()}\n{m[4]}", text)
+
+
+if __name__ == "__main__":
+    found = examples(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    texts = [printed for _, printed in run(found)]
+    Path(sys.argv[2]).write_text(json.dumps(texts), encoding="utf-8")

@@ -30,41 +30,51 @@ class Fit:
     argument: Real = lambda x: x
 
 
-def solve(fit: Fit, nodes: int = 160, rounds: int = 40) -> tuple[np.ndarray, float]:
-    """Coefficients (lowest first, fp32) and the largest weighted error of the fp32 polynomial."""
+def solve(fit: Fit, nodes: int = 200) -> tuple[np.ndarray, float]:
+    """Coefficients (lowest first, fp32) and the largest weighted error of the fp32 polynomial.
+
+    Coefficients are rounded one by one from the lowest; each time the others are fitted anew, so
+    that they make up for the rounding.
+    """
     angles = (np.arange(nodes) + 0.5) * np.pi / nodes
-    xs = [mpf(v) for v in 0.5 * (fit.low + fit.high) - 0.5 * (fit.high - fit.low) * np.cos(angles)]
+    middle, half = 0.5 * (fit.low + fit.high), 0.5 * (fit.high - fit.low)
+    xs = [mpf(v) for v in middle - half * np.cos(angles)]
     args = [fit.argument(x) for x in xs]
     targets = [fit.target(x) for x in xs]
     weights = [fit.weight(x) for x in xs]
-    # Scaled powers keep the system well conditioned in float64 of the residual iterations.
-    top = max(abs(a) for a in args)
+    powers = range(fit.degree + 1)
     basis = np.array(
-        [
-            [float(w * (a / top) ** k) for k in range(fit.degree + 1)]
-            for a, w in zip(args, weights, strict=True)
-        ],
-        dtype=np.longdouble,
+        [[float(w * a**k) for k in powers] for a, w in zip(args, weights, strict=True)],
+        np.longdouble,
     )
-    right = np.array([float(w * t) for w, t in zip(weights, targets, strict=True)], np.longdouble)
-    lawson = np.ones(nodes)
+    rest = np.array([float(w * t) for w, t in zip(weights, targets, strict=True)], np.longdouble)
+    rounded: list[np.float32] = []
+    for k in powers:
+        lowest = np.float32(_minimax(basis[:, k:], rest)[0])
+        rounded.append(lowest)
+        rest = rest - basis[:, k] * np.longdouble(lowest)
+    table = np.array(rounded, np.float32)
+    return table, _largest_error(table, args, targets, weights)
+
+
+def _minimax(basis: np.ndarray, target: np.ndarray, rounds: int = 40) -> np.ndarray:
+    """Least squares, reweighted by the error until it is level (Lawson)."""
+    weights = np.ones(len(target))
     best: tuple[float, np.ndarray] | None = None
     for _ in range(rounds):
-        root = np.sqrt(lawson)
+        root = np.sqrt(weights)
         coefficients, *_ = np.linalg.lstsq(
             (basis * root[:, None]).astype(np.float64),
-            (right * root).astype(np.float64),
+            (target * root).astype(np.float64),
             rcond=None,
         )
-        error = np.abs(basis @ coefficients - right).astype(np.float64)
+        error = np.abs(basis @ coefficients - target).astype(np.float64)
         if best is None or error.max() < best[0]:
             best = (float(error.max()), coefficients)
-        lawson *= error
-        lawson /= lawson.sum()
+        weights *= error
+        weights /= weights.sum()
     assert best is not None
-    scaled = best[1] / np.array([float(top) ** k for k in range(fit.degree + 1)])
-    rounded = scaled.astype(np.float32)
-    return rounded, _largest_error(rounded, args, targets, weights)
+    return best[1]
 
 
 def _largest_error(
@@ -84,7 +94,7 @@ def _mills(t: mpf) -> mpf:
     return mp.erfc(t / mp.sqrt(2)) * mp.exp(t * t / 2) / 2
 
 
-MILLS_SLOPE = mpf(float(np.float32(0.4)))
+MILLS_SLOPE = mpf(float(np.float32(0.45)))
 
 
 def _square(x: mpf) -> mpf:
@@ -143,7 +153,7 @@ FITS = (
         "MILLS",
         0.0,
         14.6,
-        9,
+        10,
         lambda t: _mills(t) / _u(t),
         lambda t: _u(t) / _mills(t),
         lambda t: 2 * _u(t) - 1,

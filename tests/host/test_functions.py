@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 from mpmath import mp
 
+from tests.host.cpus import CPUS
+from tests.host.native import run_native
+from tests.sim.programs import compile_program
+from trnx.compiler.tile.build import KernelBuilder
 from trnx.compiler.tile.functions import FUNCTIONS
 from trnx.compiler.tile.functions_numpy import apply
+from trnx.core.dtypes import float32
 
 Reference = Callable[[np.ndarray], np.ndarray]
 
@@ -92,6 +97,28 @@ def test_within_two_ulp(name: str) -> None:
         error = ulp_error(apply(name, x), exact)
     worst = int(np.argmax(error))
     assert error[worst] <= 2.0, (name, x[worst], error[worst], apply(name, x[worst : worst + 1]))
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_native_code_within_two_ulp(name: str, cpu: str) -> None:
+    """The same as LLVM code on every class of CPU, whole vectors, tails and single elements."""
+    x = _inputs(name, seed=9)[-3000:]
+    x = np.concatenate([x, x[:3]]).reshape(1, -1)
+
+    def write(b: KernelBuilder) -> None:
+        source = b.param("x", x.shape, float32, "in")
+        target = b.param("y", x.shape, float32, "out")
+        tile, result = b.sbuf(x.shape, float32), b.sbuf(x.shape, float32)
+        b.dma_copy(tile, source)
+        b.activation(result, tile, op=name)
+        b.dma_copy(target, result)
+
+    got = run_native(compile_program(write), [x], cpu=CPUS[cpu])[0][0]
+    with np.errstate(all="ignore"):
+        error = ulp_error(got, REFERENCES[name](x[0].astype(np.float64)))
+    worst = int(np.argmax(error))
+    assert error[worst] <= 2.0, (x[0, worst], error[worst], got[worst])
 
 
 def test_every_function_has_a_reference() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 
+from tests.host.cpus import CPUS
 from tests.host.native import run_native
 from tests.sim.random_programs import RandomCase, random_case
 from trnx.compiler.sim import simulate
@@ -14,3 +16,12 @@ def test_host_agrees_with_simulator(case: RandomCase) -> None:
     """Integer, select and move results bit-equal, floats within the forward error bound."""
     expected = simulate(case.program, case.inputs).outputs
     case.check(run_native(case.program, case.inputs), expected)
+
+
+@pytest.mark.parametrize("cpu", [name for name in CPUS if name != "own"])
+@settings(max_examples=12)
+@given(case=random_case())
+def test_code_for_lesser_cpus_agrees(cpu: str, case: RandomCase) -> None:
+    """Narrower vectors, no masks, no fused multiply-add."""
+    expected = simulate(case.program, case.inputs).outputs
+    case.check(run_native(case.program, case.inputs, cpu=CPUS[cpu]), expected)
