@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -24,15 +25,14 @@ def read(path: Path) -> str:
 @pytest.mark.golden
 @pytest.mark.parametrize("path", [p for p in PAGES if docs.examples(read(p))], ids=lambda p: p.stem)
 def test_examples_print_what_the_page_says(
-    path: Path, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Fractional numbers are not compared; `make golden` writes what is printed into the page."""
     text = read(path)
     found = docs.examples(text)
     if any(re.search(r"^(import|from) torch", example.code, re.M) for example in found):
         pytest.importorskip("torch")
-    monkeypatch.chdir(tmp_path)
-    results = list(docs.run(found))
+    results = list(zip(found, docs.outputs(path, tmp_path), strict=True))
     if request.config.getoption("--update-golden"):
         for example, printed in reversed(results):
             if example.expected is not None:
@@ -56,6 +56,26 @@ def test_generated_sections_are_current(path: Path, request: pytest.FixtureReque
     if request.config.getoption("--update-golden"):
         path.write_text(text, encoding="utf-8")
     assert read(path) == text, "run `make golden`"
+
+
+@pytest.mark.golden
+def test_the_picture_shows_what_is_modelled_now(request: pytest.FixtureRequest) -> None:
+    """Lanes, kernels and the instructions on hover are current; times may have moved since."""
+
+    def words(svg: str) -> list[str]:
+        tree = ElementTree.fromstring(svg)
+        return [docs.masked(text).split(" after ")[0] for text in tree.itertext()]
+
+    drawn = docs.picture()
+    if request.config.getoption("--update-golden"):
+        docs.PICTURE.parent.mkdir(exist_ok=True)
+        docs.PICTURE.write_text(drawn + "\n", encoding="utf-8")
+    committed = docs.PICTURE.read_text(encoding="utf-8")
+    lanes = ("tensor", "vector", "scalar", "gpsimd", "dma:sync", "dma:scalar", "dma:gpsimd")
+    assert all(lane in words(committed) for lane in lanes)
+    assert {w for w in words(committed) if w.isidentifier()} == {
+        w for w in words(drawn) if w.isidentifier()
+    }, "run `make golden`"
 
 
 def test_every_generator_has_a_page() -> None:
