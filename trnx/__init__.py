@@ -73,8 +73,13 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+# Names this module uses itself and nobody looks for here.
+_OWN = {"Any", "EVAL_TRACE", "Sequence", "TYPE_CHECKING", "annotations", "importlib"}
+_OWN |= {"set_evaluator"}
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted(({*globals()} | {*_LAZY}) - _OWN)
 
 
 def _first_evaluation(primitive: Any, operands: Sequence[Any], params: Any) -> Sequence[Any]:

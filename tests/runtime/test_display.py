@@ -87,3 +87,10 @@ def test_simulated_run_shows_findings_and_timeline() -> None:
     assert re.fullmatch(
         r"<SimResult softmax: f32\[256, 64\]; 0 findings; .* us on trn2>", repr(run)
     )
+
+
+def test_completion_offers_what_users_call() -> None:
+    names = {name for name in dir(trnx) if not name.startswith("_")}
+    assert {"jit", "grad", "vmap", "make_ir", "numpy", "nn", "Array", "config", "devices"} <= names
+    assert not names & {"importlib", "annotations", "Any", "TYPE_CHECKING", "set_evaluator"}
+    assert all(getattr(trnx, name) is not None for name in names)
