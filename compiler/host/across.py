@@ -19,8 +19,9 @@ from trnx.compiler.host.matmul import matmul_symbol, panel_columns
 from trnx.compiler.host.memory import TileMemory, byte_address
 from trnx.compiler.host.moves import emit_transposing
 from trnx.compiler.host.phases import schedule
-from trnx.compiler.host.rowgroup import RowGroup, Surroundings
+from trnx.compiler.host.rowgroup import RowGroup
 from trnx.compiler.host.rowops import row_op
+from trnx.compiler.host.surroundings import Surroundings
 from trnx.compiler.host.transpose import transpose_symbol
 from trnx.compiler.host.types import DType, storage
 from trnx.compiler.sim import alu

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from trnx.compiler.host.phases import Phase
+from trnx.compiler.host.rowops import RowOp
 from trnx.compiler.host.types import DType
 from trnx.compiler.tile.expr import Index, add, floordiv, maximum, mul, scale, substitute
 from trnx.compiler.tile.ir import For, HbmAccess, Instruction, Statement, TileAccess, While
@@ -60,3 +62,18 @@ def instruction_cost(instruction: Instruction, dtypes: Mapping[str, DType]) -> I
     name = shaped.tile if isinstance(shaped, TileAccess) else shaped.buffer
     wide = 2 if dtypes[name].itemsize == 8 else 1
     return floordiv(scale(elements, wide * cycles_per_16.get(instruction.op, 3)), 16)
+
+
+def weight_of(op: RowOp) -> int:
+    """Vector instructions per chunk, roughly: what decides about unrolling and cost."""
+    instruction = op.instruction
+    if instruction.op == "activation":
+        simple = ("copy", "square", "abs", "sign", "relu", "sqrt", "reciprocal")
+        name = instruction.attr("op")
+        return 3 if name in simple else 16 if name == "exp" else 40
+    return 1 if instruction.op in ("dma_copy", "tensor_copy", "memset") else 2
+
+
+def weight_of_phase(phase: Phase) -> int:
+    """The weights of a phase's operations together."""
+    return sum(weight_of(op) for op in phase.ops)

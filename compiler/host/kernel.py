@@ -28,8 +28,9 @@ from trnx.compiler.host.plan import (
     RegisterNode,
 )
 from trnx.compiler.host.region import Frame, Region, emit_region
-from trnx.compiler.host.rowgroup import RowGroup, Surroundings
+from trnx.compiler.host.rowgroup import RowGroup
 from trnx.compiler.host.staging import elide_staging
+from trnx.compiler.host.surroundings import Surroundings
 from trnx.compiler.host.types import DType, convert, storage
 from trnx.compiler.targets import TARGETS
 from trnx.compiler.tile.analysis import accesses, declared_tiles, written_registers

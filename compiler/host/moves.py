@@ -13,7 +13,7 @@ from typing import Final
 
 from trnx.compiler.host.emit import Value, i64
 from trnx.compiler.host.memory import byte_address
-from trnx.compiler.host.rowgroup import Surroundings
+from trnx.compiler.host.surroundings import Surroundings
 from trnx.compiler.host.transpose import transpose_symbol
 from trnx.compiler.host.types import DType
 from trnx.compiler.tile.expr import Index
