@@ -87,6 +87,7 @@ class Fuser:
         self._find_users()
         self.clusters: dict[int, _Cluster] = {}
         self.cluster_of: dict[int, int] = {}
+        self.aligned: dict[Var, Var] = {}
         self.moved: dict[int, int] = {}
 
     # Preparation --------------------------------------------------------------------------------
@@ -240,6 +241,7 @@ class Fuser:
         for chosen in _subsets(joins):
             if self._may_join(number, chosen, needs):
                 self._merge(number, chosen, needs)
+                self._align(number)
                 return
         if kind in _NESTS:
             try:
@@ -328,7 +330,7 @@ class Fuser:
         if self.kinds[number] is not Kind.ELEMENTWISE:
             return False
         shape = equation.outputs[0].aval.shape
-        inside = False
+        inside: set[Var] = set()
         for atom in equation.inputs:
             if not isinstance(atom, Var):
                 continue
@@ -337,8 +339,32 @@ class Fuser:
             made = self.made_by.get(atom)
             if made is not None and self.kinds[made] in VIEWS:
                 return False
-            inside = inside or (made is not None and self.cluster_of.get(made) == cluster)
-        return inside
+            if made is not None and self.cluster_of.get(made) == cluster:
+                inside.add(self._alignment(atom))
+        # Two values may run over the same axes in another order; only the graph can tell.
+        return len(inside) == 1
+
+    def _alignment(self, var: Var) -> Var:
+        """The value that stands for all that run over the same axes as `var` in their cluster."""
+        while var in self.aligned:
+            var = self.aligned[var]
+        return var
+
+    def _align(self, number: int) -> None:
+        """Note that an elementwise result runs over the axes of its operands in the cluster."""
+        equation = self.equations[number]
+        if self.kinds[number] is not Kind.ELEMENTWISE:
+            return
+        output = equation.outputs[0]
+        for atom in equation.inputs:
+            made = self.made_by.get(atom) if isinstance(atom, Var) else None
+            if made is None or not same_shape(atom.aval.shape, output.aval.shape):
+                continue
+            if self.cluster_of.get(made) == self.cluster_of[number]:
+                assert isinstance(atom, Var)
+                root, other = self._alignment(atom), self._alignment(output)
+                if root is not other:
+                    self.aligned[other] = root
 
     def _merge(self, number: int, chosen: Sequence[int], needs: int) -> None:
         keep = chosen[0]

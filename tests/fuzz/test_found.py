@@ -18,6 +18,13 @@ def _half(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype(np.float16)
 
 
+def _both_ways(m: Any, x: Any) -> Any:
+    """A value that the kernel of its scaling walks across, and then along with the result."""
+    wide = x + 1
+    across = tn.einsum("i,ji->ij", m, tn.negative(wide))
+    return tn.negative(across) / wide
+
+
 # name -> (function, arguments, NumPy result)
 FOUND: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
     # A product that is compared with itself was rounded for one side only.
@@ -41,6 +48,12 @@ FOUND: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
         lambda x: tn.exp(tn.minimum(tn.exp(x)[None, 3:], 2.0)),
         (_half(3, 257, 1),),
         np.zeros((1, 0, 257, 1), np.float16),
+    ),
+    # Values of one kernel over the same axes in another order, continued element by element.
+    "a value walked both ways": (
+        _both_ways,
+        (np.full(3, 2, np.float32), np.full((3, 3), 3, np.float32)),
+        np.full((3, 3), 2, np.float32),
     ),
     # The simulator did not know the functions of host calls.
     "int64 product": (
