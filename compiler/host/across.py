@@ -17,7 +17,7 @@ from trnx.compiler.host.chunk import compute_dtype
 from trnx.compiler.host.emit import I64, Value, i64
 from trnx.compiler.host.matmul import matmul_symbol, panel_columns
 from trnx.compiler.host.memory import TileMemory, byte_address
-from trnx.compiler.host.moves import emit_transposing
+from trnx.compiler.host.moves import emit_transposing, is_transposing
 from trnx.compiler.host.phases import schedule
 from trnx.compiler.host.rowgroup import RowGroup
 from trnx.compiler.host.rowops import row_op
@@ -50,10 +50,23 @@ def emit_across(around: Surroundings, instruction: Instruction) -> None:
         "nc_transpose": _transpose,
         "dma_transpose": _transpose,
         "tensor_partition_reduce": _partition_reduce,
-        "dma_copy": emit_transposing,
-        "tensor_copy": emit_transposing,
     }
-    table[instruction.op](around, instruction)
+    if is_transposing(instruction, around.dtype_of):
+        emit_transposing(around, instruction)
+    else:
+        table.get(instruction.op, _through_temporary)(around, instruction)
+
+
+def _through_temporary(around: Surroundings, instruction: Instruction) -> None:
+    """A partition-local instruction whose destination overlaps its sources: results wait aside."""
+    temps = _Temporaries(around)
+    destination = _tile(instruction, instruction.outs[0])
+    rows = around.shapes[destination.tile][0]
+    aside = temps.add(rows, destination, around.dtype_of(destination))
+    steps = [replace(instruction, outs=(aside, *instruction.outs[1:]))]
+    if instruction.op == "tensor_copy_predicated":
+        steps.insert(0, Instruction("tensor_copy", (aside,), (destination,)))
+    temps.run([*steps, Instruction("tensor_copy", (destination,), (aside,))])
 
 
 def _error(instruction: Instruction, cause: str, remedy: str) -> TileError:

@@ -21,7 +21,15 @@ from trnx.compiler.host.phases import (
     same_place,
     schedule,
 )
-from trnx.compiler.host.rowops import ELEMENTWISE, SEQUENTIAL, RowOp, Walk, partitions, row_op
+from trnx.compiler.host.rowops import (
+    ELEMENTWISE,
+    SEQUENTIAL,
+    RowOp,
+    Walk,
+    overlaps_itself,
+    partitions,
+    row_op,
+)
 from trnx.compiler.host.types import DType
 from trnx.compiler.tile.analysis import accesses
 from trnx.compiler.tile.expr import Index, add, scale
@@ -155,7 +163,9 @@ class Planner:
     def _is_row_local(self, instruction: Instruction) -> bool:
         if instruction.op not in ELEMENTWISE | SEQUENTIAL:
             return False
-        return not is_transposing(instruction, self._dtype_of)
+        if is_transposing(instruction, self._dtype_of):
+            return False
+        return not overlaps_itself(row_op(0, instruction, self._dtype_of))
 
     def _joins(self, group: Sequence[RowOp], op: RowOp) -> bool:
         """Whether ``op`` may run row by row together with ``group``."""

@@ -281,6 +281,19 @@ def _injective(spans: Sequence[Span]) -> bool:
     return True
 
 
+def overlaps_itself(op: RowOp) -> bool:
+    """Whether an operation may read elements of a tile after writing them in its own loop."""
+    for written, kept in op.results:
+        for read in op.reads:
+            if not written.on_chip or read.memory != written.memory or not read.on_chip:
+                continue
+            if read.access == written.access and kept == len(op.counts):
+                continue
+            if not disjoint(written, op.counts, read, op.counts):
+                return True
+    return False
+
+
 def refine(left: Counts, right: Counts) -> Counts | None:
     """The coarsest nest both can be split into; None when there is none."""
     if left == right:
