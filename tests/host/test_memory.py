@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.host.cpus import CPUS
+from tests.host.native import run_native
 from tests.sim.programs import Write, compile_program, rng
 from trnx.compiler import host
 from trnx.compiler.host.cpu import host_cpu
@@ -188,10 +190,42 @@ def test_matmul_of_every_block_shape(rows: int, columns: int) -> None:
         b.tensor_copy(o, p)
         b.dma_copy(y, o)
 
-    from tests.host.native import run_native
-
     a = rng(1).standard_normal((40, rows)).astype(np.float32)
     w = rng(2).standard_normal((40, columns)).astype(np.float32)
     got = run_native(compile_program(write), [a, w])[0]
     expected = 2 * (a.astype(np.float64).T @ w)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_paneled_matmul(cpu: str) -> None:
+    """Packing, panels and transposes in place give the product."""
+    a = rng(3).standard_normal((128, 256)).astype(np.float32)
+    w = rng(4).standard_normal((256, 512)).astype(np.float32)
+    got = run_native(compile_program(_matmul), [a, w], cpu=CPUS[cpu])[0]
+    np.testing.assert_allclose(got, a.astype(np.float64) @ w, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32, np.int64])
+@pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (2, 1, 0), (1, 2, 0)])
+def test_copies_that_turn_a_matrix(dtype: type, order: tuple[int, int, int]) -> None:
+    """Permuted loads and stores, with sizes that no block divides."""
+    shape = (37, 19, 21)
+    source = np.dtype(dtype)
+
+    def write(b: KernelBuilder) -> None:
+        turned = tuple(shape[k] for k in order)
+        x = b.param("x", shape, source, "in")
+        y = b.param("y", turned, source, "out")
+        z = b.param("z", shape, source, "out")
+        t = b.sbuf(turned, source)
+        b.dma_copy(t, x.permute(*order))
+        b.dma_copy(y, t)
+        b.dma_copy(z.permute(*order), t)
+
+    raw = rng(5).integers(0, 256, (*shape, source.itemsize), np.uint8)
+    x = raw.view(source).reshape(shape)
+    y, z = run_native(compile_program(write), [x])
+    bits = np.dtype(f"u{source.itemsize}")
+    np.testing.assert_array_equal(y.view(bits), np.ascontiguousarray(x.transpose(order)).view(bits))
+    np.testing.assert_array_equal(z.view(bits), x.view(bits))
