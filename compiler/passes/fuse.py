@@ -631,4 +631,12 @@ def fuse(program: Program, target: Target, layouts: Layouts | None = None) -> Fu
         try:
             return Fuser(program, target, layouts or Layouts(), copied).run()
         except _NeedsCopy as request:
+            if request.place in copied:
+                raise LoweringError(
+                    message(
+                        "A reshape fits no kernel even after a copy",
+                        program.equations[request.place].source,
+                        "Report this program",
+                    )
+                ) from None
             copied |= {request.place}

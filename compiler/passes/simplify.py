@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trnx.compiler.kernels.registry import Kind, kind_of
+from trnx.compiler.passes.empty import empty_parts, empty_product, empty_reduction, empty_result
 from trnx.compiler.passes.rewrite import Rewriter, Rule
 from trnx.core import (
     Atom,
@@ -320,14 +321,15 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "transpose": (_spread_scalar, transpose_of_transpose, transpose_of_dot),
     "slice": (_spread_scalar, whole_slice),
     "reverse": (_spread_scalar,),
-    "reduce_sum": (reduce_of_transpose,),
-    "reduce_max": (reduce_of_transpose,),
-    "reduce_min": (reduce_of_transpose,),
-    "dot_general": (dot_of_transpose,),
+    "reduce_sum": (empty_reduction, reduce_of_transpose),
+    "reduce_max": (empty_reduction, reduce_of_transpose),
+    "reduce_min": (empty_reduction, reduce_of_transpose),
+    "dot_general": (empty_product, dot_of_transpose),
+    "concatenate": (empty_parts,),
 }
 """Primitive -> rules, tried in order."""
 
-GENERAL: Sequence[Rule] = (fold_scalars, scalar_operands)
+GENERAL: Sequence[Rule] = (empty_result, fold_scalars, scalar_operands)
 """Rules for every primitive."""
 
 

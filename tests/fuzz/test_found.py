@@ -49,6 +49,21 @@ FOUND: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
         (_half(3, 257, 1),),
         np.zeros((1, 0, 257, 1), np.float16),
     ),
+    "empty rows, tiled": (
+        trnx.vmap(lambda x: tn.tile(x < tn.concatenate([x] * 6), 2)),
+        (np.zeros((3, 0), np.int32),),
+        np.zeros((3, 0), np.bool_),
+    ),
+    "sums, maxima and products over nothing": (
+        lambda x: tn.concatenate([tn.sum(x, 0)[None], trnx.lax.reduce_max(x, (0,))[None], x.T @ x]),
+        (np.zeros((0, 2), np.float32),),
+        np.array([[0, 0], [-np.inf, -np.inf], [0, 0], [0, 0]], np.float32),
+    ),
+    "parts without elements": (
+        lambda x, y: tn.concatenate([x, y, x], 1) * 2,
+        (np.zeros((2, 0), np.float32), np.ones((2, 3), np.float32)),
+        np.full((2, 3), 2, np.float32),
+    ),
     # Values of one kernel over the same axes in another order, continued element by element.
     "a value walked both ways": (
         _both_ways,
