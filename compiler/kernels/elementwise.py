@@ -513,7 +513,8 @@ def convert(e: Emitter, node: Node) -> Value:
         e.out_dtypes[x] = target
         return e.value(x)
     long = 8 in (source.itemsize, target.itemsize)
-    if source.itemsize == 8 and is_integer(target) and x.op == "load" and not is_native(e.target):
+    narrows = source.itemsize == 8 and is_integer(target) and target.itemsize < 8
+    if narrows and x.op == "load" and not is_native(e.target):
         return _narrowed(e, x, node)
     data = e.view(x)
     result = e.tile(node)

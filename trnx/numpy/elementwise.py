@@ -205,7 +205,7 @@ tanh = _of_float("tanh", op.tanh, "Hyperbolic tangent.")
 sin = _of_float("sin", op.sin, "Sine of radians.")
 cos = _of_float("cos", op.cos, "Cosine of radians.")
 tan = _of_float("tan", lambda x: op.div(op.sin(x), op.cos(x)), "Tangent of radians.")
-exp2 = _of_float("exp2", lambda x: op.exp(op.mul(x, math.log(2))), "2 ** x.")
+exp2 = _of_float("exp2", lambda x: op.pow(2.0, x), "2 ** x.")
 log2 = _of_float("log2", lambda x: op.mul(op.log(x), 1 / math.log(2)), "Logarithm to base 2.")
 log10 = _of_float("log10", lambda x: op.mul(op.log(x), 1 / math.log(10)), "Logarithm to base 10.")
 
