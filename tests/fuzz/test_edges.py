@@ -118,3 +118,10 @@ def test_special_floats(dtype: Any, device: str) -> None:
         right = both_nan | (same & (signs | (rounded != 0))) | (near & ~same)
         wrong = np.flatnonzero(~right)[:5]
         assert not wrong.size, (function, wrong, result[wrong], rounded[wrong])
+
+
+@pytest.mark.parametrize("shape", [10**20, 10**14, (2**40, 2**40)])
+def test_more_memory_than_there_is(shape: Any) -> None:
+    """Also where the number of bytes fits no machine word."""
+    with pytest.raises(MemoryError, match=r"no memory for an array of [\d,]+ bytes \(at test_edges"):
+        tn.zeros(shape)

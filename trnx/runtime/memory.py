@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from trnx.core.errors import message
+
 ALIGNMENT = 64
 """Bytes; a cache line and the widest vector register."""
 
 POOL_LIMIT = 1 << 29
 """Bytes of freed memory that the pool keeps at most."""
 
+_LARGEST = 1 << 47  # a process has no larger range of addresses, and ctypes would cut the number
 _SMALL = 1 << 12
 _KEEP_SMALL = 256
 
@@ -103,6 +106,8 @@ def allocate(nbytes: int) -> Block:
         MemoryError: the system has no memory of that size.
     """
     capacity = size_class(nbytes)
+    if capacity > _LARGEST:
+        raise _no_memory(nbytes)
     freed = _pool.get(capacity)
     if freed is None:
         freed = _pool.setdefault(capacity, [])
@@ -114,14 +119,17 @@ def allocate(nbytes: int) -> Block:
             trim()
             address = _allocate(ALIGNMENT, capacity)
         if address is None:
-            raise MemoryError(
-                f"No memory for an array of {nbytes} bytes. Free arrays or use a smaller batch."
-            ) from None
+            raise _no_memory(nbytes) from None
     block = Block()
     block.address = address
     block.capacity = capacity
     block.pinned = False
     return block
+
+
+def _no_memory(nbytes: int) -> MemoryError:
+    cause = f"There is no memory for an array of {nbytes:,} bytes"
+    return MemoryError(message(cause, None, "Free arrays, or use smaller ones"))
 
 
 def trim() -> int:
