@@ -123,5 +123,5 @@ def test_special_floats(dtype: Any, device: str) -> None:
 @pytest.mark.parametrize("shape", [10**20, 10**14, (2**40, 2**40)])
 def test_more_memory_than_there_is(shape: Any) -> None:
     """Also where the number of bytes fits no machine word."""
-    with pytest.raises(MemoryError, match=r"no memory for an array of [\d,]+ bytes \(at test_edges"):
+    with pytest.raises(MemoryError, match=r"no memory for .* bytes \(at test_edges"):
         tn.zeros(shape)
