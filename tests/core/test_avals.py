@@ -70,3 +70,16 @@ def test_contents_are_native() -> None:
     swapped = np.arange(3, dtype=">i4")
     assert to_numpy(swapped).dtype.isnative
     assert to_numpy(swapped).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "cause"),
+    [
+        ((3, -7), r"A shape \[3,-7\] with the negative size -7 \(at test_avals.py:\d+ \(test_"),
+        ((2.5,), r"A shape with 2.5, which is no integer \(at test_avals.py:\d+ \(test_"),
+    ],
+)
+def test_no_type_has_an_impossible_size(shape: tuple[object, ...], cause: str) -> None:
+    """Whatever computes a size: a negative one would let native code write before its memory."""
+    with pytest.raises(ShapeError, match=cause + r".*Use integers of at least 0"):
+        Aval(shape, dtypes.float32)  # type: ignore[arg-type]

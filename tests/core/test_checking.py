@@ -96,7 +96,9 @@ def p6_byte_order() -> Program:
 
 
 def p6_size() -> Program:
-    a = Var(Aval((-2,), dtypes.float32))
+    aval = Aval((2,), dtypes.float32)
+    object.__setattr__(aval, "shape", (-2,))  # past its own check, as damage would be
+    a = Var(aval)
     return program([a], [], [a])
 
 

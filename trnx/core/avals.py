@@ -24,6 +24,9 @@ class Aval:
         shape: sizes, ints or :class:`Dim`.
         dtype: a native NumPy dtype of those in :mod:`trnx.core.dtypes`.
         weak: True for values that come from Python scalars alone; promotion lets them give way.
+
+    Raises:
+        ShapeError: a size is negative, or neither an integer nor a Dim.
     """
 
     shape: Shape
@@ -32,7 +35,20 @@ class Aval:
     _hash: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        for size in self.shape:
+            if type(size) is int:
+                if size >= 0:
+                    continue
+                cause = f"A shape {self._sizes_text()} with the negative size {size}"
+            elif isinstance(size, Dim | int | np.integer):
+                continue
+            else:
+                cause = f"A shape with {size!r}, which is no integer"
+            raise ShapeError(message(cause, None, "Use integers of at least 0 as sizes"))
         object.__setattr__(self, "_hash", hash((self.shape, self.dtype, self.weak)))
+
+    def _sizes_text(self) -> str:
+        return f"[{','.join(map(str, self.shape))}]"
 
     def __hash__(self) -> int:
         return self._hash
@@ -86,8 +102,7 @@ class Aval:
         return Aval(self.shape, self.dtype) if self.weak else self
 
     def __str__(self) -> str:
-        sizes = ",".join(map(str, self.shape))
-        return f"{dtypes.short_name(self.dtype)}[{sizes}]{'~' if self.weak else ''}"
+        return f"{dtypes.short_name(self.dtype)}{self._sizes_text()}{'~' if self.weak else ''}"
 
     def __repr__(self) -> str:
         return f"Aval({self})"

@@ -94,6 +94,12 @@ def is_internal_file(file: str) -> bool:
     return known
 
 
+def _is_generated(frame: FrameType) -> bool:
+    """Whether a frame without a file is code made for a trnx module, as a dataclass's __init__."""
+    module = frame.f_globals.get("__name__") or ""
+    return module.partition(".")[0] in ("trnx", "trnx_torch")
+
+
 _name_stack: ContextVar[str] = ContextVar("trnx_name_stack", default="")
 _forced_source: ContextVar[Source | None] = ContextVar("trnx_forced_source", default=None)
 
@@ -114,7 +120,7 @@ def current_source() -> Source:
         internal = files.get(file)
         if internal is None:
             internal = is_internal_file(file)
-        if not internal:
+        if not internal and not (file == "<string>" and _is_generated(frame)):
             break
         frame = frame.f_back
     if frame is None:
