@@ -28,6 +28,7 @@ from trnx.core.dtypes import as_dtype as as_dtype
 from trnx.core.dtypes import promote_types as promote_types
 from trnx.core.dtypes import result_type as result_type
 from trnx.core.dtypes import short_name as short_name
+from trnx.core.errors import ArgumentError as ArgumentError
 from trnx.core.errors import BoundsError as BoundsError
 from trnx.core.errors import CheckError as CheckError
 from trnx.core.errors import DimError as DimError

@@ -11,7 +11,14 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from trnx.core import config
-from trnx.core.source import Source, current_source, is_internal_file
+from trnx.core.source import (
+    Source,
+    current_source,
+    is_internal_file,
+    is_library_file,
+    is_own_file,
+    takes_arguments,
+)
 
 
 class TrnxError(Exception):
@@ -28,6 +35,10 @@ class DTypeError(TrnxError, TypeError):
 
 class UnknownTypeError(TrnxError, TypeError):
     """A value of a type that cannot be an operand."""
+
+
+class ArgumentError(TrnxError, TypeError, ValueError):
+    """An argument that a function cannot make sense of; its cause is the error met on the way."""
 
 
 class IntegerRangeError(DTypeError, OverflowError):
@@ -117,10 +128,60 @@ def hide_internal_frames(error: Exception) -> None:
             traceback.tb_next = filtered
 
 
+_UNPLANNED = (TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError)
+
+
+def argument_error(error: Exception, name: str) -> ArgumentError | None:
+    """What an error becomes that nobody planned while a public function looked at its arguments.
+
+    The functions users call check what they can expect to go wrong. Anything else, such as a string
+    where an axis belongs, fails somewhere in the code that takes arguments apart; the user gets the
+    same three parts then: the cause as Python words it, the line, a remedy.
+
+    Args:
+        error: caught at the boundary of a public function.
+        name: the function's name for users.
+
+    Returns:
+        None when the error was raised on purpose, by the user's own code, or in the compiler or the
+        runtime, where it is a defect of trnx that no change of arguments repairs.
+    """
+    traceback = error.__traceback__
+    if isinstance(error, TrnxError) or not isinstance(error, _UNPLANNED) or " (at " in str(error):
+        return None
+    if traceback is None or traceback.tb_next is None:  # arguments that do not fit the signature
+        return None
+    last = ""  # of trnx's own files, the one that was running
+    while (traceback := traceback.tb_next) is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if is_own_file(file):
+            last = file
+        elif not is_library_file(file):
+            return None
+    if not takes_arguments(last):
+        return None
+    text = str(error).rstrip(".") or type(error).__name__
+    cause = f"{name} cannot use its arguments: {text[0].lower()}{text[1:]}"
+    return ArgumentError(message(cause, None, f"See help({name}) for what it takes"))
+
+
+def public_name(function: Callable[..., object]) -> str:
+    """The name users know a function by: ``trnx.numpy.sum``, ``trnx.grad``."""
+    module = function.__module__
+    name = function.__qualname__.partition(".<locals>")[0].lstrip("_")
+    for face in ("trnx.numpy.linalg", "trnx.numpy", "trnx.nn", "trnx.random"):
+        if module == face or module.startswith(face + "."):
+            return f"{face}.{name}"
+    if module.startswith("trnx.core"):
+        return f"trnx.numpy.{name}"
+    return f"trnx.lax.{name}" if module.startswith(("trnx.ops", "trnx.control")) else f"trnx.{name}"
+
+
 def user_traceback(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a public entry point: errors that pass through it show only the user's frames.
 
-    ``TRNX_TRACEBACK_FILTER=0`` (option `traceback_filter`) keeps every frame.
+    ``TRNX_TRACEBACK_FILTER=0`` (option `traceback_filter`) keeps every frame. Errors that nobody
+    planned get their three parts (`argument_error`).
     """
 
     @functools.wraps(function)
@@ -128,6 +189,9 @@ def user_traceback(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
+            explained = argument_error(error, public_name(function))
+            if explained is not None:
+                raise explained from error
             hide_internal_frames(error)
             raise
 

@@ -94,6 +94,30 @@ def is_internal_file(file: str) -> bool:
     return known
 
 
+def is_own_file(file: str) -> bool:
+    """Whether a file belongs to trnx or trnx_torch."""
+    return file.startswith(_PREFIXES)
+
+
+_THIRD_PARTY = f"{os.sep}site-packages{os.sep}"
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+
+
+def is_library_file(file: str) -> bool:
+    """Whether a file belongs to Python, NumPy or optree, which trnx hands arguments to."""
+    if _THIRD_PARTY in file:
+        return any(f"{os.sep}{name}{os.sep}" in file for name in ("numpy", "optree"))
+    return file.startswith((_STANDARD_LIBRARY, "<frozen ", "<__array_function__"))
+
+
+def takes_arguments(file: str) -> bool:
+    """Whether a file is of the layers that look at users' arguments, before any compiling."""
+    folders = ("core", "numpy", "nn", "ops", "transforms", "control")
+    inside = tuple(os.path.join(_PACKAGE_DIRECTORY, folder) + os.sep for folder in folders)
+    resolved = os.path.realpath(os.path.join(_PACKAGE_DIRECTORY, "ops")) + os.sep
+    return file.startswith((*inside, resolved, os.path.join(_PACKAGE_DIRECTORY, "random.py")))
+
+
 def _is_generated(frame: FrameType) -> bool:
     """Whether a frame without a file is code made for a trnx module, as a dataclass's __init__."""
     module = frame.f_globals.get("__name__") or ""
