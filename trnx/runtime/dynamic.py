@@ -274,9 +274,10 @@ class DynamicJitted(Jitted):
 _AGREE = "Pass arrays whose sizes agree and are within the bounds"
 
 
-def _mask(aval: Aval, pattern: Shape) -> Aval:
-    """The part of a type that a dynamic function is traced for; dynamic sizes become -1."""
-    return aval.with_shape(tuple([-1 if isinstance(size, Dim) else size for size in pattern]))
+def _mask(aval: Aval, pattern: Shape) -> tuple[Any, ...]:
+    """The part of a type that a dynamic function is traced for; dynamic sizes become None."""
+    sizes = [None if isinstance(size, Dim) else size for size in pattern]
+    return (aval.dtype, aval.weak, *sizes)
 
 
 def _is_static(leaf: Any) -> bool:
