@@ -13,9 +13,9 @@ from trnx import lax, nn
 from trnx.core import ArgumentError, TrnxError, config
 
 X = tn.ones((3, 4))
+WHERE = r"\(at test_errors\.py:\d+ \(.+\)\)"
 TEXT = (
-    r"^trnx\.{name} cannot use its arguments: .+ \(at test_errors\.py:\d+ \(.+\)\)\. "
-    + r"See help\(trnx\.{name}\) for what it takes\.$"
+    rf"^trnx\.%s cannot use its arguments: .+ {WHERE}\. See help\(trnx\.%s\) for what it takes\.$"
 )
 
 CALLS: dict[str, Callable[[], Any]] = {
@@ -32,7 +32,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_an_argument_nobody_expected(name: str) -> None:
     """The cause as Python words it, the user's line, a remedy; the original error is the cause."""
-    with pytest.raises(ArgumentError, match=TEXT.replace("{name}", name)) as caught:
+    with pytest.raises(ArgumentError, match=TEXT % (name, name)) as caught:
         CALLS[name]()
     assert isinstance(caught.value, TypeError)
     assert isinstance(caught.value, ValueError)
@@ -69,3 +69,58 @@ def test_a_wrong_number_of_arguments_keeps_pythons_text() -> None:
         TypeError, match=r"zeros\(\) missing 1 required positional argument: 'shape'"
     ):
         tn.zeros()  # type: ignore[call-arg]
+
+
+def f(x: Any, y: Any = 0) -> Any:
+    """A function to transform."""
+    return x + y
+
+
+PLACES = (
+    r"{0} got {1}={2}, which is no position of an argument \(at .*Use an int or a tuple of ints"
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: trnx.vmap(None), "vmap needs a function and got NoneType .*Pass one"),
+        (lambda: trnx.grad(3), "grad needs a function and got int"),
+        (lambda: trnx.jvp("f", (X,), (X,)), "jvp needs a function and got str"),
+        (lambda: trnx.jvp(f, X, X), r"jvp takes the primals as a tuple.*Pass \(x,\)"),
+        (lambda: trnx.linearize(None, X), "linearize needs a function"),
+        (lambda: trnx.checkpoint(2), "checkpoint needs a function"),
+        (lambda: trnx.grad(f, argnums=None), PLACES.format("grad", "argnums", None)),
+        (lambda: trnx.grad(f, argnums=1.5), PLACES.format("grad", "argnums", 1.5)),
+        (lambda: trnx.jit(f, static_argnums="x"), PLACES.format("jit", "static_argnums", "'x'")),
+        (lambda: trnx.jit(f, donate_argnums=(0, "x")), "jit got donate_argnums="),
+        (
+            lambda: trnx.jit(f, donate_argnums=5),
+            "jit got donate_argnums 5, but f takes 2 pos.*Name",
+        ),
+        (lambda: trnx.jit(f, static_argnums=-3), "jit got static_argnums -3, but f takes 2"),
+        (
+            lambda: trnx.jit(f, static_argnames="z"),
+            "static_argnames 'z', which is no argument of f",
+        ),
+        (lambda: trnx.dim(3), "3 is not a size name"),
+        (lambda: trnx.dim("n", min="a"), "Size n has the bounds 'a' and None.*Use Python ints"),
+        (lambda: trnx.multiples("a"), "multiples of 'a'.*Use an int of at least 1"),
+        (lambda: trnx.powers_of_two(2.0), "least bucket 2.0 is no power of two"),
+        (lambda: config.threads.set(-1), "Option threads cannot be -1. Use 0 or more"),
+    ],
+)
+def test_arguments_that_public_functions_check(call: Callable[[], Any], text: str) -> None:
+    """Before anything is traced, and at the line of the call."""
+    with pytest.raises((TypeError, ValueError), match=text) as caught:
+        call()
+    assert "threads" in text or "(at test_errors.py:" in str(caught.value)
+
+
+def test_positions_beyond_the_named_parameters() -> None:
+    """Functions with ``*args`` and ``**kwargs`` take any position and any name."""
+
+    def many(*args: Any, **kwargs: Any) -> Any:
+        return args[1] * kwargs["k"]
+
+    assert trnx.jit(many, static_argnums=0, static_argnames="k")("s", X, k=2).shape == (3, 4)

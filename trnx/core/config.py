@@ -31,13 +31,25 @@ class Option(Generic[T]):
         default: value when nothing sets it.
         doc: one sentence for the options table.
         choices: allowed values, if not every value of the type is.
+        minimum: smallest allowed value of an int.
     """
 
-    __slots__ = ("_block", "_process", "choices", "default", "doc", "env", "kind", "name")
+    __slots__ = (
+        "_block",
+        "_process",
+        "choices",
+        "default",
+        "doc",
+        "env",
+        "kind",
+        "minimum",
+        "name",
+    )
 
     kind: type[T]
     default: T
     choices: tuple[T, ...] | None
+    minimum: int | None
 
     def __init__(
         self,
@@ -47,6 +59,7 @@ class Option(Generic[T]):
         default: T,
         doc: str,
         choices: tuple[T, ...] | None = None,
+        minimum: int | None = None,
     ) -> None:
         self.name = name
         self.env = env
@@ -54,6 +67,7 @@ class Option(Generic[T]):
         self.default = default
         self.doc = doc
         self.choices = choices
+        self.minimum = minimum
         self._block: ContextVar[T] = ContextVar(f"trnx_option_{name}")
         self._process: T = default
         text = os.environ.get(env)
@@ -85,6 +99,8 @@ class Option(Generic[T]):
                 f"Option {self.name} takes {self.kind.__name__}, "
                 f"not {type(value).__name__}. Pass a {self.kind.__name__}."
             )
+        if self.minimum is not None and value < self.minimum:
+            raise ValueError(f"Option {self.name} cannot be {value}. Use {self.minimum} or more.")
         if self.choices is not None and value not in self.choices:
             allowed = ", ".join(map(repr, self.choices))
             raise ValueError(f"Option {self.name} cannot be {value!r}. Use one of {allowed}.")
@@ -154,7 +170,9 @@ cache_dir = Option(
     "cache_dir", "TRNX_CACHE_DIR", str, "", "Directory of the compile cache; empty: per user."
 )
 disk_cache = Option("disk_cache", "TRNX_DISK_CACHE", bool, True, "Keep compiled programs on disk.")
-threads = Option("threads", "TRNX_THREADS", int, 0, "Host worker threads; 0 takes every core.")
+threads = Option(
+    "threads", "TRNX_THREADS", int, 0, "Host worker threads; 0 takes every core.", minimum=0
+)
 target = Option(
     "target", "TRNX_TARGET", str, "trn2", "Hardware generation that tile programs are built for."
 )
@@ -164,6 +182,7 @@ devices = Option(
     int,
     0,
     "Logical neuron devices in PyTorch; 0: as many as torchrun starts here, else 1.",
+    minimum=0,
 )
 
 

@@ -183,10 +183,14 @@ def dim(name: str, min: int = 1, max: int | None = None) -> Dim:
         max: largest value, inclusive; None leaves it unbounded.
 
     Raises:
-        DimError: bad name or empty range.
+        DimError: bad name, or bounds that are no integers or an empty range.
     """
-    if not name.isidentifier():
+    if not isinstance(name, str) or not name.isidentifier():
         raise DimError(message(f"{name!r} is not a size name", None, "Use an identifier"))
+    if not isinstance(min, int) or not isinstance(max, int | None):
+        raise DimError(
+            message(f"Size {name} has the bounds {min!r} and {max!r}", None, "Use Python ints")
+        )
     if min < 0 or (max is not None and max < min):
         top = "" if max is None else max
         raise DimError(

@@ -83,8 +83,8 @@ def powers_of_two(least: int = 1) -> PowersOfTwo:
     Raises:
         ValueError: `least` is no power of two.
     """
-    if least < 1 or least & (least - 1):
-        raise ValueError(message(f"The least bucket {least} is no power of two", None, "Use 16"))
+    if not isinstance(least, int) or least < 1 or least & (least - 1):
+        raise ValueError(message(f"The least bucket {least!r} is no power of two", None, "Use 16"))
     return PowersOfTwo(least)
 
 
@@ -94,8 +94,9 @@ def multiples(step: int) -> Multiples:
     Raises:
         ValueError: `step` is below 1.
     """
-    if step < 1:
-        raise ValueError(message(f"Buckets cannot be multiples of {step}", None, "Use at least 1"))
+    if not isinstance(step, int) or step < 1:
+        cause = f"Buckets cannot be multiples of {step!r}"
+        raise ValueError(message(cause, None, "Use an int of at least 1"))
     return Multiples(step)
 
 

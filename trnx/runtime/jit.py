@@ -17,7 +17,13 @@ from typing import Any
 from trnx.core import config, tree
 from trnx.core.avals import Aval, aval_of
 from trnx.core.dims import Dim
-from trnx.core.errors import TraceError, hide_internal_frames, message, user_traceback
+from trnx.core.errors import (
+    ArgumentError,
+    TraceError,
+    hide_internal_frames,
+    message,
+    user_traceback,
+)
 from trnx.core.program import Program, prune
 from trnx.core.source import UNKNOWN_SOURCE, Source, current_source
 from trnx.core.tracing import EVAL_TRACE, Tracer, current_trace, trace_program
@@ -29,7 +35,12 @@ from trnx.runtime.devices import Device
 from trnx.runtime.executable import Executable
 from trnx.runtime.programs import executable_for
 from trnx.runtime.stages import Lowered
-from trnx.transforms.arguments import argument_names, function_name
+from trnx.transforms.arguments import (
+    argument_names,
+    argument_positions,
+    check_function,
+    function_name,
+)
 from trnx.transforms.inline import call
 
 
@@ -99,22 +110,21 @@ class Jitted:
         static_argnames: str | Sequence[str] = (),
         donate_argnums: int | Sequence[int] = (),
     ) -> None:
-        if not callable(function):
-            raise TypeError(
-                message(f"jit needs a function and got {type(function).__name__}", None, "Pass one")
-            )
+        check_function("jit", function)
         functools.update_wrapper(self, function)
         self.function = function
         self.name = function_name(function)
         positions = _parameters(function)
-        nums = {_position(n, positions) for n in _as_tuple(static_argnums)}
-        names = set(_as_tuple(static_argnames))
+        nums = _positions("static_argnums", static_argnums, function, positions)
+        names = _names(static_argnames, function)
         # A static parameter is static however it is passed.
         nums |= {positions.index(name) for name in names if name in positions}
         names |= {positions[n] for n in nums if n < len(positions)}
         self._static_nums = frozenset(nums)
         self._static_names = frozenset(names)
-        self._donated_nums = frozenset(_position(n, positions) for n in _as_tuple(donate_argnums))
+        self._donated_nums = frozenset(
+            _positions("donate_argnums", donate_argnums, function, positions)
+        )
         both = sorted(self._static_nums & self._donated_nums)
         if both:
             raise ValueError(
@@ -387,23 +397,63 @@ def _first(pair: tuple[str, Any]) -> str:
     return pair[0]
 
 
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return (value,) if isinstance(value, int | str) else tuple(value)
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return None
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
     """Names of the positional parameters."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a builtin without a signature
-        return []
+    signature = _signature(function)
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in signature.parameters.values() if p.kind in kinds]
+    parameters = () if signature is None else signature.parameters.values()
+    return [p.name for p in parameters if p.kind in kinds]
 
 
-def _position(number: int, parameters: Sequence[str]) -> int:
-    """A position from an argnum; negative ones count from the end of the parameters."""
-    return number if number >= 0 else len(parameters) + number
+def _positions(
+    what: str, value: Any, function: Callable[..., Any], parameters: Sequence[str]
+) -> set[int]:
+    """Argument positions; negative ones count from the end of the parameters."""
+    found: set[int] = set()
+    for number in argument_positions("jit", what, value):
+        place = number if number >= 0 else len(parameters) + number
+        if place < 0 or (place >= len(parameters) and not _takes_more(function, "VAR_POSITIONAL")):
+            raise ArgumentError(
+                message(
+                    f"jit got {what} {number}, but {function_name(function)} takes "
+                    f"{len(parameters)} positional arguments",
+                    None,
+                    "Name a position it has",
+                )
+            )
+        found.add(place)
+    return found
+
+
+def _names(value: str | Sequence[str], function: Callable[..., Any]) -> set[str]:
+    """Names of static arguments."""
+    names = {value} if isinstance(value, str) else set(value)
+    signature = _signature(function)
+    for name in sorted(map(str, names)):
+        known = signature is None or name in signature.parameters
+        if not known and not _takes_more(function, "VAR_KEYWORD"):
+            raise ArgumentError(
+                message(
+                    f"jit got static_argnames {name!r}, which is no argument of "
+                    f"{function_name(function)}",
+                    None,
+                    "Name an argument it has",
+                )
+            )
+    return names
+
+
+def _takes_more(function: Callable[..., Any], kind: str) -> bool:
+    """Whether a function takes ``*args`` or ``**kwargs``, or does not say what it takes."""
+    signature = _signature(function)
+    return signature is None or any(p.kind.name == kind for p in signature.parameters.values())
 
 
 def make_ir(function: Callable[..., Any]) -> Callable[..., Program]:

@@ -1,11 +1,14 @@
-"""Names of functions and arguments, for error texts."""
+"""What transforms take: functions, positions of arguments, and their names for error texts."""
 
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
+
+from trnx.core import ArgumentError, message
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -14,6 +17,39 @@ def function_name(function: Callable[..., Any]) -> str:
     while hasattr(inner, "func"):
         inner = inner.func
     return getattr(inner, "__name__", type(inner).__name__)
+
+
+def check_function(transform: str, function: Any) -> None:
+    """ArgumentError unless `function` can be called."""
+    if not callable(function):
+        kind = type(function).__name__
+        raise ArgumentError(
+            message(f"{transform} needs a function and got {kind}", None, "Pass one")
+        )
+
+
+def argument_positions(transform: str, what: str, value: Any) -> tuple[int, ...]:
+    """Argument positions, given as an int or several; `what` is the parameter's name.
+
+    Raises:
+        ArgumentError: something else.
+    """
+    try:
+        if not isinstance(value, str):
+            return (
+                (operator.index(value),)
+                if hasattr(value, "__index__")
+                else tuple(map(operator.index, value))
+            )
+    except TypeError:
+        pass
+    raise ArgumentError(
+        message(
+            f"{transform} got {what}={value!r}, which is no position of an argument",
+            None,
+            "Use an int or a tuple of ints",
+        )
+    )
 
 
 @lru_cache(maxsize=512)

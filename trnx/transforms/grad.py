@@ -7,10 +7,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trnx.core import Aval, Zero, aval_of, dtypes, is_array_like, same_shape, tree
-from trnx.core.errors import DTypeError, ShapeError, TraceError, message, user_traceback
+from trnx.core.errors import (
+    ArgumentError,
+    DTypeError,
+    ShapeError,
+    TraceError,
+    message,
+    user_traceback,
+)
 from trnx.core.program import eval_program
 from trnx.transforms import zeros
-from trnx.transforms.arguments import argument_names, function_name
+from trnx.transforms.arguments import (
+    argument_names,
+    argument_positions,
+    check_function,
+    function_name,
+)
 from trnx.transforms.jvp import jvp_flat
 from trnx.transforms.linearize import Linearized, linearize_flat
 from trnx.transforms.transpose import backward_pass
@@ -136,8 +148,9 @@ def value_and_grad(
 def _value_and_grad(
     function: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool, transform: str
 ) -> Callable[..., Any]:
+    check_function(transform, function)
     name = function_name(function)
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = argument_positions(transform, "argnums", argnums)
 
     @functools.wraps(function)
     @user_traceback
@@ -259,6 +272,16 @@ def _as_dtype(leaf: Any, aval: Aval) -> Any:
 def _positional(
     function: Callable[..., Any], primals: Sequence[Any], transform: str, has_aux: bool = False
 ) -> tuple[FlatFunction, list[Any]]:
+    check_function(transform, function)
+    if not isinstance(primals, tuple | list):
+        raise ArgumentError(
+            message(
+                f"{transform} takes the primals as a tuple, one per argument, and got a value of "
+                f"type {type(primals).__name__}",
+                None,
+                "Pass (x,) for one argument",
+            )
+        )
     name = function_name(function)
     names = argument_names(function, primals, {})
     for primal, argument in zip(primals, names, strict=True):

@@ -21,7 +21,12 @@ from trnx.core import (
 )
 from trnx.core.tracing import EVAL_TRACE
 from trnx.ops.checkpoint import Policy, bind
-from trnx.transforms.arguments import argument_names, function_name
+from trnx.transforms.arguments import (
+    argument_names,
+    argument_positions,
+    check_function,
+    function_name,
+)
 
 
 class checkpoint_policies:
@@ -76,9 +81,10 @@ def checkpoint(
         return functools.partial(
             checkpoint, policy=policy, prevent_cse=prevent_cse, static_argnums=static_argnums
         )
+    check_function("checkpoint", fun)
     function = fun
     name = function_name(function)
-    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    numbers = argument_positions("checkpoint", "static_argnums", static_argnums)
     kept = None if policy is None else Policy(function_name(policy), policy)
 
     @functools.wraps(function)

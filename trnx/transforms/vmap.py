@@ -18,7 +18,7 @@ from trnx.core.program_cache import cached_by_program
 from trnx.core.source import current_source
 from trnx.core.tracing import current_trace, trace_program, use_trace
 from trnx.transforms import axes
-from trnx.transforms.arguments import argument_names, function_name
+from trnx.transforms.arguments import argument_names, check_function, function_name
 
 
 class VmapTracer(Tracer):
@@ -229,6 +229,7 @@ def vmap(
         ShapeError: mapped axes of different sizes, or an axis an argument does not have; the text
             names each argument with its shape and mapped axis.
     """
+    check_function("vmap", function)
     name = function_name(function)
 
     @functools.wraps(function)
