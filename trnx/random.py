@@ -224,6 +224,9 @@ def randint(key: ArrayLike, shape: Any, minval: int, maxval: int, dtype: Any = n
         minval: smallest value, a Python int.
         maxval: end of the range, not included; a Python int.
         dtype: an integer dtype that holds the range.
+
+    Raises:
+        ValueError: an empty range.
     """
     dtype = dtypes.as_dtype(dtype)
     if not dtypes.is_integer(dtype):
@@ -235,7 +238,9 @@ def randint(key: ArrayLike, shape: Any, minval: int, maxval: int, dtype: Any = n
     sizes = normal_shape("randint", shape)
     span = maxval - minval
     if span <= 0:
-        return op.full(sizes, minval, dtype)
+        raise ValueError(
+            message(f"randint of [{minval}, {maxval}), which is empty", None, "Use maxval > minval")
+        )
     # Narrow types are drawn in 32 bits, where the bias of the remainder is negligible.
     width = max(32, 8 * dtype.itemsize)
     word = dtypes.as_dtype(f"uint{width}")

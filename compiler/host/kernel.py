@@ -27,6 +27,7 @@ from trnx.compiler.host.plan import (
     Planner,
     RegisterNode,
 )
+from trnx.compiler.host.product import emit_product_loop
 from trnx.compiler.host.region import Frame, Region, emit_region
 from trnx.compiler.host.rowgroup import RowGroup
 from trnx.compiler.host.staging import elide_staging
@@ -224,6 +225,9 @@ class KernelEmitter:
         if region is not None:
             self._hand_over(frame, region)
             return
+        product = _only_product(node.body)
+        if product is not None and emit_product_loop(self._around(frame), loop, product):
+            return
         f, indices = frame.f, frame.indices
         low, high = indices.value(loop.low), indices.value(loop.high)
         runs = isinstance(loop.low, int) and isinstance(loop.high, int) and loop.low < loop.high
@@ -293,6 +297,16 @@ class KernelEmitter:
         shared = frozenset(used - {t.name for t in mine})
         region = Region(rows, max(1, cost // rows), instructions, shared, emit)
         return None if region.is_small else region
+
+
+def _only_product(body: Body) -> Instruction | None:
+    """The matrix product that a loop's body consists of."""
+    if len(body.nodes) != 1 or body.tiles:
+        return None
+    node = body.nodes[0]
+    if isinstance(node, InstructionNode) and node.instruction.op == "nc_matmul":
+        return node.instruction
+    return None
 
 
 def _rows_are_apart(instruction: Instruction) -> bool:

@@ -1,9 +1,12 @@
 """The matrix product of ``nc_matmul`` as a library function, register blocked for the CPU found.
 
-``void trnx_matmul_T(ptr c, i64 c_pitch, ptr a, i64 a_pitch, ptr b, i64 b_pitch, i64 b_panel, i64 m,
-i64 n, i64 k, i64 accumulate)``: c[m, n] (+)= a[k, m].T @ b[k, n]. Pitches are in elements; elements
-of a row are side by side, in b within panels of ``panel_columns`` columns that begin ``b_panel``
-elements apart. Products and sums are fused in the dtype ``T``, in ascending k.
+``void trnx_matmul_T(ptr c, i64 c_pitch, ptr a, i64 a_pitch, i64 a_step, ptr b, i64 b_pitch, i64
+b_step, i64 b_panel, i64 m, i64 n, i64 k_tile, i64 k, i64 accumulate)``: c[m, n] (+)= a[k, m].T @
+b[k, n]. Pitches are in elements; elements of a row are side by side, in b within panels of
+``panel_columns`` columns that begin ``b_panel`` elements apart. The contracted dimension comes in
+tiles of ``k_tile`` rows (the last may be shorter) that begin ``a_step`` and ``b_step`` elements
+apart, so one call does what a loop of accumulating products says. Products and sums are fused in
+the dtype ``T``, in ascending k.
 
 A block of ``height`` rows and ``width`` vectors of c stays in registers while k runs. There are
 functions for a few heights: rows are shared out evenly over tall blocks where that works out, else
@@ -27,9 +30,15 @@ _ARGUMENTS = (
     (I64, "c_pitch"),
     (PTR, "a"),
     (I64, "a_pitch"),
+    (I64, "a_step"),
     (PTR, "b"),
     (I64, "b_pitch"),
+    (I64, "b_step"),
 )
+
+_GROUP_ROWS = 1024
+"""Rows of a and b that a block of c takes before the next block comes: a panel of that many rows
+and the block's columns of a stay in the second-level cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +92,61 @@ def _lanes(cpu: Cpu, dtype: DType) -> int:
     return max(1, cpu.vector_bytes // dtype.itemsize)
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Some tiles of the contracted dimension: where a and b begin, rows, whether sums go on."""
+
+    a: Value
+    b: Value
+    k: Value
+    accumulate: Value
+
+
 def _emit_driver(module: Module, dtype: DType, block: Blocking) -> None:
-    sizes = [(I64, "b_panel"), (I64, "m"), (I64, "n"), (I64, "k"), (I64, "accumulate")]
+    sizes = [(I64, n) for n in ("b_panel", "m", "n", "k_tile", "k", "accumulate")]
     f = Function(module, matmul_symbol(dtype, module.cpu), "void", [*_ARGUMENTS, *sizes])
     element = "double" if dtype == float64 else "float"
+    tile, k = f.argument("k_tile"), f.argument("k")
+    tiles = _ceil_div(f, k, tile)
+    most = f.binary("sdiv", i64(_GROUP_ROWS), tile)
+    most = f.select(f.icmp("slt", most, i64(1)), i64(1), most)
+    groups = f.begin_loop(i64(0), _ceil_div(f, tiles, most))
+    begun = f.binary("mul", groups.index, most)
+    rows = f.binary("mul", most, tile)
+    left = f.binary("sub", k, f.binary("mul", groups.index, rows))
+    later = f.convert("zext", f.icmp("sgt", groups.index, i64(0)), I64)
+    group = _Group(
+        f.pointer(f.argument("a"), f.binary("mul", begun, f.argument("a_step")), element),
+        f.pointer(f.argument("b"), f.binary("mul", begun, f.argument("b_step")), element),
+        f.select(f.icmp("slt", left, rows), left, rows),
+        f.binary("or", f.argument("accumulate"), later),
+    )
+    _emit_group(f, dtype, block, element, group)
+    f.end_loop(groups)
+    f.finish()
+
+
+def _ceil_div(f: Function, a: Value, b: Value) -> Value:
+    return f.binary("sdiv", f.binary("add", a, f.binary("sub", b, i64(1))), b)
+
+
+def _emit_group(f: Function, dtype: DType, block: Blocking, element: str, group: _Group) -> None:
+    """All blocks of c for one group of tiles."""
     m, n = f.argument("m"), f.argument("n")
-    columns = panel_columns(module.cpu, dtype)
+    columns = panel_columns(f.cpu, dtype)
     tallest, lowest = block.heights[0], block.heights[block.tall - 1]
-    blocks = f.binary("sdiv", f.binary("add", m, i64(tallest - 1)), i64(tallest))
+    blocks = _ceil_div(f, m, i64(tallest))
     blocks = f.select(f.icmp("slt", blocks, i64(1)), i64(1), blocks)
     share = f.binary("sdiv", m, blocks)
     even = f.icmp("sge", share, i64(lowest))
-    first, start_panel = _emit_flat(f, dtype, columns, element)
+    larger = f.binary("sub", m, f.binary("mul", share, blocks))
+    first, start_panel = _emit_flat(f, dtype, columns, element, group)
     across = f.begin_loop(first, n, columns, carried=[start_panel])
     panel = across.carried[0]
     next_panel = f.pointer(panel, f.argument("b_panel"), element)
     left = f.binary("sub", n, across.index)
     full = f.icmp("sge", left, i64(columns))
     width = f.select(full, i64(columns), left)
-    larger = f.binary("sub", m, f.binary("mul", share, blocks))
 
     head, rows, leave = f.new_block("rows"), f.new_block(), f.new_block()
     before = f.block
@@ -119,23 +164,24 @@ def _emit_driver(module: Module, dtype: DType, block: Blocking) -> None:
     f.line(f"{following.text} = add i64 {row.text}, {height.text}")
     # What the next block needs is fetched meanwhile: more rows of a, or the next columns of b.
     more = f.icmp("slt", following, m)
-    next_rows = f.pointer(f.argument("a"), following, element)
-    ahead = f.select(more, next_rows, next_panel)
-    ahead_pitch = f.select(more, f.argument("a_pitch"), f.argument("b_pitch"))
+    next_rows = f.pointer(group.a, following, element)
     start = f.binary("mul", row, f.argument("c_pitch"))
-    target = f.pointer(f.argument("c"), f.binary("add", start, across.index), element)
     arguments = [
-        target,
+        f.pointer(f.argument("c"), f.binary("add", start, across.index), element),
         f.argument("c_pitch"),
-        f.pointer(f.argument("a"), row, element),
+        f.pointer(group.a, row, element),
         f.argument("a_pitch"),
+        f.argument("a_step"),
         panel,
         f.argument("b_pitch"),
+        f.argument("b_step"),
         width,
-        f.argument("k"),
-        f.argument("accumulate"),
-        ahead,
-        ahead_pitch,
+        f.argument("k_tile"),
+        group.k,
+        group.accumulate,
+        f.select(more, next_rows, next_panel),
+        f.select(more, f.argument("a_pitch"), f.argument("b_pitch")),
+        f.select(more, f.argument("a_step"), f.argument("b_step")),
     ]
     join = f.new_block()
     whole, part = f.new_block(), f.new_block()
@@ -147,7 +193,7 @@ def _emit_driver(module: Module, dtype: DType, block: Blocking) -> None:
         f.line(f"switch {height}, label %{targets[-1]} [ {cases} ]")
         for h, place in zip(heights, targets, strict=True):
             f.place(place)
-            name = _block_name(module.cpu, dtype, h, block.width, kind)
+            name = _block_name(f.cpu, dtype, h, block.width, kind)
             f.line(f"call void @{name}({', '.join(map(str, arguments))})")
             f.jump(join)
     f.place(join)
@@ -158,7 +204,6 @@ def _emit_driver(module: Module, dtype: DType, block: Blocking) -> None:
         f.set_held(position + k, f"{phi.text} = {text}")
     f.place(leave)
     f.end_loop(across, [next_panel])
-    f.finish()
 
 
 def _largest(f: Function, rest: Value, heights: tuple[int, ...]) -> Value:
@@ -169,7 +214,9 @@ def _largest(f: Function, rest: Value, heights: tuple[int, ...]) -> Value:
     return best
 
 
-def _emit_flat(f: Function, dtype: DType, columns: int, element: str) -> tuple[Value, Value]:
+def _emit_flat(
+    f: Function, dtype: DType, columns: int, element: str, group: _Group
+) -> tuple[Value, Value]:
     """The product for one row, as far as whole vectors go: (columns done, b from there on)."""
     lanes = _lanes(f.cpu, dtype)
     single = f.icmp("eq", f.argument("m"), i64(1))
@@ -177,22 +224,26 @@ def _emit_flat(f: Function, dtype: DType, columns: int, element: str) -> tuple[V
     whole = f.binary("sub", f.argument("n"), f.binary("srem", f.argument("n"), i64(lanes)))
     done = f.select(f.binary("and", single, plain), whole, i64(0))
     vector = vector_type(element, lanes)
-    fresh = f.icmp("eq", f.argument("accumulate"), i64(0))
+    fresh = f.icmp("eq", group.accumulate, i64(0))
     clear = f.begin_loop(i64(0), f.select(fresh, done, i64(0)), lanes)
     f.store(f.number(0.0, vector), f.pointer(f.argument("c"), clear.index, element))
     f.end_loop(clear)
+    tile = f.argument("k_tile")
     some = f.icmp("sgt", done, i64(0))
-    k = f.select(some, f.argument("k"), i64(0))
+    tiles = f.begin_loop(i64(0), f.select(some, _ceil_div(f, group.k, tile), i64(0)))
+    a = f.pointer(group.a, f.binary("mul", tiles.index, f.argument("a_step")), element)
+    b = f.pointer(group.b, f.binary("mul", tiles.index, f.argument("b_step")), element)
+    left = f.binary("sub", group.k, f.binary("mul", tiles.index, tile))
+    k = f.select(f.icmp("slt", left, tile), left, tile)
     grouped = f.binary("and", k, i64(-_FLAT_ROWS))
     for low, high, rows in ((i64(0), grouped, _FLAT_ROWS), (grouped, k, 1)):
         outer = f.begin_loop(low, high, rows)
         lines, factors = [], []
         for r in range(rows):
             at = f.binary("add", outer.index, i64(r))
-            a = f.pointer(f.argument("a"), f.binary("mul", at, f.argument("a_pitch")), element)
-            factors.append(f.splat(f.load(element, a), lanes))
-            offset = f.binary("mul", at, f.argument("b_pitch"))
-            lines.append(f.pointer(f.argument("b"), offset, element))
+            scalar = f.pointer(a, f.binary("mul", at, f.argument("a_pitch")), element)
+            factors.append(f.splat(f.load(element, scalar), lanes))
+            lines.append(f.pointer(b, f.binary("mul", at, f.argument("b_pitch")), element))
         inner = f.begin_loop(i64(0), done, lanes)
         place = f.pointer(f.argument("c"), inner.index, element)
         total = f.load(vector, place)
@@ -201,7 +252,8 @@ def _emit_flat(f: Function, dtype: DType, columns: int, element: str) -> tuple[V
         f.store(total, place)
         f.end_loop(inner)
         f.end_loop(outer)
-    return done, f.pointer(f.argument("b"), done, element)
+    f.end_loop(tiles)
+    return done, f.pointer(group.b, done, element)
 
 
 def _block_name(cpu: Cpu, dtype: DType, height: int, width: int, full: bool) -> str:
@@ -210,7 +262,8 @@ def _block_name(cpu: Cpu, dtype: DType, height: int, width: int, full: bool) -> 
 
 def _emit_block(module: Module, dtype: DType, height: int, width: int, full: bool) -> None:
     """c[height, n] for n equal to ``width`` vectors, or (not ``full``) for any smaller n."""
-    sizes = [(I64, "n"), (I64, "k"), (I64, "accumulate"), (PTR, "ahead"), (I64, "ahead_pitch")]
+    sizes = [(I64, "n"), (I64, "k_tile"), (I64, "k"), (I64, "accumulate")]
+    sizes += [(PTR, "ahead"), (I64, "ahead_pitch"), (I64, "ahead_step")]
     name = _block_name(module.cpu, dtype, height, width, full)
     f = Function(module, name, "void", [*_ARGUMENTS, *sizes], internal=True)
     lanes = _lanes(module.cpu, dtype)
@@ -259,8 +312,19 @@ class _Block:
         vector = vector_type(element, self.lanes)
         zero = f.number(0.0, vector)
         sums = [f.phi(vector, [(value, before), (zero, fresh)]) for value in loaded]
-        loop = f.begin_loop(i64(0), f.argument("k"), carried=sums)
-        final = f.end_loop(loop, self._step(loop.index, loop.carried, offsets, masks))
+        tile, k = f.argument("k_tile"), f.argument("k")
+        walks = [f.argument(name) for name in ("a", "b", "ahead")]
+        tiles = f.begin_loop(i64(0), _ceil_div(f, k, tile), carried=[*sums, *walks])
+        places = tiles.carried[len(sums) :]
+        left = f.binary("sub", k, f.binary("mul", tiles.index, tile))
+        rows = f.select(f.icmp("slt", left, tile), left, tile)
+        loop = f.begin_loop(i64(0), rows, carried=tiles.carried[: len(sums)])
+        after = f.end_loop(loop, self._step(loop.index, places, loop.carried, offsets, masks))
+        moved = [
+            f.pointer(place, f.argument(f"{name}_step"), element)
+            for place, name in zip(places, ("a", "b", "ahead"), strict=True)
+        ]
+        final = f.end_loop(tiles, [*after, *moved])
         at = iter(final)
         for line in self._places(offsets):
             for v, place in enumerate(line):
@@ -281,20 +345,21 @@ class _Block:
     def _step(
         self,
         k: Value,
+        places: Sequence[Value],
         sums: Sequence[Value],
         offsets: Sequence[Value],
         masks: Sequence[Value | None],
     ) -> list[Value]:
         """The sums after adding column k of a times row k of b."""
         f, element = self.f, self._element
-        a = f.pointer(f.argument("a"), f.binary("mul", k, f.argument("a_pitch")), element)
-        b = f.pointer(f.argument("b"), f.binary("mul", k, f.argument("b_pitch")), element)
+        a = f.pointer(places[0], f.binary("mul", k, f.argument("a_pitch")), element)
+        b = f.pointer(places[1], f.binary("mul", k, f.argument("b_pitch")), element)
         line = [
             load_elements(f, element, f.pointer(b, offset, element), 1, self.lanes, mask)
             for offset, mask in zip(offsets, masks, strict=True)
         ]
         ahead = f.binary("mul", k, f.argument("ahead_pitch"))
-        soon = f.pointer(f.argument("ahead"), ahead, element)
+        soon = f.pointer(places[2], ahead, element)
         for byte in range(0, self.width * self.lanes * self.dtype.itemsize, 64):
             f.prefetch(f.pointer(soon, i64(byte), "i8"))
         after: list[Value] = []

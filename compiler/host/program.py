@@ -30,7 +30,7 @@ from trnx.compiler.tile.ir import Buffer, HostCall, Kernel, KernelCall, TileProg
 from trnx.core import config
 from trnx.core.source import Source
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Changes whenever generated code or its calling convention does."""
 
 _SKIPPED: Final = frozenset(("source", "deps", "id", "address", "copies"))

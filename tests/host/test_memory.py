@@ -13,7 +13,8 @@ from trnx.compiler.host.cpu import host_cpu
 from trnx.compiler.host.layout import panel_layouts
 from trnx.compiler.host.plan import GroupNode, LoopNode, Planner
 from trnx.compiler.host.staging import elide_staging
-from trnx.compiler.tile.build import KernelBuilder
+from trnx.compiler.tile.build import KernelBuilder, predicate
+from trnx.compiler.tile.expr import minimum
 from trnx.compiler.tile.ir import Access, HbmAccess, Instruction, Kernel, TileAccess, tiles, walk
 from trnx.core.dtypes import float32
 
@@ -229,3 +230,36 @@ def test_copies_that_turn_a_matrix(dtype: type, order: tuple[int, int, int]) -> 
     bits = np.dtype(f"u{source.itemsize}")
     np.testing.assert_array_equal(y.view(bits), np.ascontiguousarray(x.transpose(order)).view(bits))
     np.testing.assert_array_equal(z.view(bits), x.view(bits))
+
+
+@pytest.mark.parametrize("target", ["trn2", "cpu"])
+@pytest.mark.parametrize(("k", "low"), [(512, 0), (300, 0), (1500, 0), (512, 1), (128, 1)])
+def test_accumulating_loop_is_one_product(k: int, low: int, target: str) -> None:
+    """A loop of accumulating products, short last tile and empty loop included."""
+    tiles = -(-k // 128)
+
+    def write(b: KernelBuilder) -> None:
+        a, w = b.param("a", (k, 70), float32), b.param("w", (k, 90), float32)
+        y = b.param("y", (70, 90), float32, "out")
+        s, m = b.sbuf((128, tiles, 70), float32), b.sbuf((128, tiles, 90), float32)
+        p, o = b.psum((70, 90), float32), b.sbuf((70, 90), float32)
+        for t in range(tiles):
+            rows = min(128, k - 128 * t)
+            b.dma_copy(s[:rows, t], a[128 * t : 128 * t + rows])
+            b.dma_copy(m[:rows, t], w[128 * t : 128 * t + rows])
+        b.memset(p, 7.0)
+        with b.loop("k", low, tiles) as t:
+            rows = minimum(128, k - t * 128)
+            b.nc_matmul(
+                p, s[:rows, t : t + 1], m[:rows, t : t + 1], accumulate=predicate(t, ">", low)
+            )
+        b.tensor_copy(o, p)
+        b.dma_copy(y, o)
+
+    a = rng(1).standard_normal((k, 70)).astype(np.float32)
+    w = rng(2).standard_normal((k, 90)).astype(np.float32)
+    got = run_native(compile_program(write, target), [a, w])[0]
+    expected = a[128 * low :].astype(np.float64).T @ w[128 * low :]
+    if low == tiles:
+        expected = np.full((70, 90), 7.0)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-4)

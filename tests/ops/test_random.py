@@ -98,13 +98,19 @@ def test_distributions() -> None:
         np.testing.assert_allclose(got, want, rtol=bound, atol=bound)
 
 
-@pytest.mark.parametrize("low_high", [(0, 1), (-128, 128), (0, 100), (5, 5)], ids=str)
+@pytest.mark.parametrize("low_high", [(0, 1), (-128, 128), (0, 100), (5, 6)], ids=str)
 def test_randint_of_narrow_types(low_high: tuple[int, int]) -> None:
     """Ranges up to the whole type, as jax draws them."""
     ours, theirs = keys(8)
     got = np.asarray(trnx.random.randint(ours, (200,), *low_high, dtype="int8"))
     want = np.asarray(jax.random.randint(theirs, (200,), *low_high, dtype="int8"))
     np.testing.assert_array_equal(got, want)
+
+
+def test_randint_of_an_empty_range() -> None:
+    """No number lies in it: an error, where jax gives one outside."""
+    with pytest.raises(ValueError, match=r"randint of \[5, 5\), which is empty"):
+        trnx.random.randint(keys(8)[0], (3,), 5, 5)
 
 
 def test_part_of_a_draw_depends_on_its_position_only() -> None:

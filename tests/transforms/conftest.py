@@ -26,8 +26,10 @@ def evaluations() -> Iterator[Evaluations]:
     def evaluator(primitive: Primitive, operands: Sequence[Any], params: Params) -> list[Any]:
         if primitive is call_p:
             return eval_program(params["program"], operands)
-        seen.append(primitive.name)
         avals = tuple(aval_of(operand) for operand in operands)
+        # The results are NumPy arrays here, which become arrays on their way to the user: no work.
+        if primitive.name != "broadcast" or avals[0].shape != params["shape"]:
+            seen.append(primitive.name)
         # A Python number takes the dtype of its type, not NumPy's 64-bit one.
         arrays = [np.asarray(x).astype(a.dtype) for x, a in zip(operands, avals, strict=True)]
         assert primitive.reference is not None

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T", bool, int, str)
 
@@ -99,7 +99,7 @@ class Option(Generic[T]):
                 f"Option {self.name} takes {self.kind.__name__}, "
                 f"not {type(value).__name__}. Pass a {self.kind.__name__}."
             )
-        if self.minimum is not None and value < self.minimum:
+        if self.minimum is not None and int(cast(Any, value)) < self.minimum:
             raise ValueError(f"Option {self.name} cannot be {value}. Use {self.minimum} or more.")
         if self.choices is not None and value not in self.choices:
             allowed = ", ".join(map(repr, self.choices))

@@ -256,6 +256,29 @@ class Tracer:
         name = getattr(func, "__name__", "a function")
         self._refuse(f"was passed to numpy.{name}", f"Use trnx.numpy.{name} instead")
 
+    def __format__(self, spec: str) -> str:
+        if spec:
+            self._refuse(f"cannot be formatted as {spec!r}", _NUMBER_REMEDY)
+        return repr(self)
+
+    def __setitem__(self, index: object, value: object) -> NoReturn:
+        raise TypeError(
+            message(
+                f"A traced value {self.aval} is immutable and cannot be assigned to",
+                None,
+                "Make a new one: x = x.at[index].set(value)",
+            )
+        )
+
+    def __copy__(self) -> Tracer:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Tracer:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        self._refuse("cannot be pickled", "Pickle arrays outside the traced function")
+
     def __hash__(self) -> int:
         raise TypeError(
             message(

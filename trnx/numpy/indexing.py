@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from trnx.core import (
+    Aval,
     BoundsError,
     Dim,
     DTypeError,
@@ -452,7 +453,7 @@ class IndexedUpdate:
     def _placed(self, parsed: _Index, values: ArrayLike) -> tuple[Array, Array]:
         """(where the index points, the values at their places and zeros elsewhere)."""
         aval = aval_of(self._x)
-        values = cast(values, aval.dtype)
+        values = _storable(values, aval)
         counts = [op_size(axis.start, axis.limit, axis.stride) for axis in parsed.axes]
         region = [c for c, axis in zip(counts, parsed.axes, strict=True) if not axis.drop]
         with_new = list(region)
@@ -514,8 +515,31 @@ class IndexedUpdate:
         rest = aval.shape[arrays[-1] + 1 :]
         x = op.reshape(self._x, (*aval.shape[:at], total, *rest))
         target = (*aval.shape[:at], *common, *rest)
-        out = op.scatter_add(x, flat, spread_to(cast(values, aval.dtype), target), at)
+        out = op.scatter_add(x, flat, spread_to(_storable(values, aval), target), at)
         return op.reshape(out, aval.shape)
+
+
+def _storable(values: ArrayLike, aval: Aval) -> Array:
+    """`values` in the dtype of the array they go into.
+
+    Raises:
+        DTypeError: they are of a higher kind (floats into integers), so that something would go.
+    """
+    own = type_of(values)
+    if _kind(own.dtype) > _kind(aval.dtype):
+        raise DTypeError(
+            message(
+                f"Values {own} do not go into {aval} without loss",
+                None,
+                f"Cast the values to {dtypes.short_name(aval.dtype)}, or the array, with astype",
+            )
+        )
+    return cast(values, aval.dtype)
+
+
+def _kind(dtype: np.dtype[Any]) -> int:
+    kinds = (dtypes.is_bool, dtypes.is_integer, dtypes.is_float, dtypes.is_complex)
+    return [test(dtype) for test in kinds].index(True)
 
 
 def op_size(start: Size, limit: Size, stride: int) -> Size:

@@ -279,5 +279,9 @@ def logsumexp(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     top = op.select(op.lt(op.abs(top), math.inf), top, 0.0)
     kept = [a for a in range(aval.ndim) if a not in axes]
     shifted = op.sub(wide, op.broadcast(top, aval.shape, kept))
-    out = op.add(op.log(op.reduce_sum(op.exp(shifted), axes)), top)
+    total = op.reduce_sum(op.exp(shifted), axes)
+    # Where every element is -inf: the logarithm of a 1 instead of the 0, so that the gradient is 0.
+    nothing = op.eq(total, 0.0)
+    out = op.select(nothing, -math.inf, op.log(op.select(nothing, 1.0, total)))
+    out = op.add(out, top)
     return with_axes(cast(out, aval.dtype), aval.shape, axes, keepdims)

@@ -373,6 +373,12 @@ def make_array(address: int, kind: ArrayType, owner: Any) -> Array:
 _new = object.__new__
 
 
+def hold(array: Array) -> Array:
+    """A handle of its own on the memory of `array`, valid also after `array` was donated."""
+    array._owner.pinned = True
+    return make_array(array._address, array._type, array._owner)
+
+
 def donate(array: Array) -> Block:
     """Take the memory of `array` away from it; any later use of it raises DonatedError.
 

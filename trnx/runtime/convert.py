@@ -216,6 +216,14 @@ def place(x: Array, device: Device | str | None, copy: bool | None) -> Array:
 def _from_numpy(
     x: np.ndarray[Any, Any], wanted: np.dtype[Any] | None, device: Device, copy: bool | None
 ) -> Array:
+    if isinstance(x, np.ma.MaskedArray):
+        raise UnknownTypeError(
+            message(
+                "A NumPy masked array was to become an array, which has no mask",
+                None,
+                "Pass x.filled(value), and x.mask as an array of its own where it counts",
+            )
+        )
     own = dtypes.as_dtype(x.dtype)
     aval = Aval(x.shape, own if wanted is None else wanted)
     shareable = (

@@ -34,6 +34,7 @@ from trnx.runtime.jit import (
     type_key,
 )
 from trnx.runtime.stages import Lowered
+from trnx.runtime.statics import static_key
 from trnx.transforms.arguments import argument_names
 from trnx.transforms.inline import call, with_sizes
 
@@ -105,7 +106,7 @@ class DynamicJitted(Jitted):
         trace = current_trace.get()
         if trace is not EVAL_TRACE and (_is_recorded(trace) or not all(map(_is_static, leaves))):
             return self._exact._call(args, kwargs)
-        typed = tuple([(name, type(value), value) for name, value in taken.statics])
+        typed = tuple([(name, static_key(value)) for name, value in taken.statics])
         types = [x._type if type(x) is Array else type_key(x) for x in leaves]
         key = (taken.structure, typed, *types)
         ready = self._ready.get(key)
@@ -244,7 +245,7 @@ class DynamicJitted(Jitted):
         It takes the padded arrays and then the true sizes, see :func:`trnx.transforms.pad_program`.
         """
         taken = self._take_apart(args, kwargs)
-        typed = tuple([(name, type(value), value) for name, value in taken.statics])
+        typed = tuple([(name, static_key(value)) for name, value in taken.statics])
         found, sizes = self._find((taken.structure, typed), taken, args, kwargs)
         device = evaluate.common_device(taken.leaves)
         family = found.family(device, self._buckets, self.name)

@@ -10,6 +10,7 @@ from typing import Any
 from trnx.core import config
 from trnx.core.avals import Aval
 from trnx.core.source import Source
+from trnx.runtime.statics import static_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def differences(new: CallKey, old: CallKey) -> tuple[str, ...]:
             texts.append(f"structure: {old.structure} became {new.structure}")
     values = dict(old.statics)
     for name, value in new.statics:
-        if name not in values or type(values[name]) is not type(value) or values[name] != value:
+        if name not in values or static_key(values[name]) != static_key(value):
             before = f"{values[name]!r}" if name in values else "absent"
             texts.append(f"static argument {name}: {before} became {value!r}")
     types = dict(zip(old.paths, old.avals, strict=True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MethodType
 from typing import Any
 
@@ -29,12 +29,13 @@ from trnx.core.source import UNKNOWN_SOURCE, Source, current_source
 from trnx.core.tracing import EVAL_TRACE, Tracer, current_trace, trace_program
 from trnx.ops import functions
 from trnx.runtime import evaluate, explain
-from trnx.runtime.array import Array
+from trnx.runtime.array import Array, hold
 from trnx.runtime.bucketing import Plan
 from trnx.runtime.devices import Device
 from trnx.runtime.executable import Executable
 from trnx.runtime.programs import executable_for
 from trnx.runtime.stages import Lowered
+from trnx.runtime.statics import static_key
 from trnx.transforms.arguments import (
     argument_names,
     argument_positions,
@@ -172,7 +173,7 @@ class Jitted:
         else:
             taken = self._take_apart(args, kwargs)
             leaves, structure = taken.leaves, taken.structure
-            typed = tuple([(name, type(value), value) for name, value in taken.statics])
+            typed = tuple([(name, static_key(value)) for name, value in taken.statics])
         key = (structure, typed, *[x._type if type(x) is Array else type_key(x) for x in leaves])
         ready = self._ready.get(key)
         if ready is not None and self._may_run(ready):
@@ -331,7 +332,7 @@ class Jitted:
             outputs, out_tree = tree.flatten(result)
             return outputs
 
-        program = prune(trace_program(flat, avals, self.name, paths))
+        program = _holding(prune(trace_program(flat, avals, self.name, paths)))
         if out_tree is not None and tree.structure(0) == out_tree:
             out_tree = None
         key = explain.CallKey(tuple(paths), tuple(avals), str(taken.structure), taken.statics)
@@ -391,6 +392,14 @@ def _size_as_array(leaf: Any) -> Any:
 def is_closed(program: Program) -> bool:
     """True when the program captured no traced value, so that it can serve later calls."""
     return not any(isinstance(value, Tracer) for value in program.constant_values)
+
+
+def _holding(program: Program) -> Program:
+    """The program with its own handles on the arrays it captured, which may be donated later."""
+    if not program.constants:
+        return program
+    held = [(v, hold(x) if type(x) is Array else x) for v, x in program.constants]
+    return replace(program, constants=tuple(held))
 
 
 def _first(pair: tuple[str, Any]) -> str:

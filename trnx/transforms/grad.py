@@ -187,7 +187,8 @@ def _value_and_grad(
         _check_scalar(name, outs, flat.structure, transform)
         gradient = _pull_back(result, [_one_hot(outs[0])], 1)
         grads = tree.unflatten(structure, gradient)
-        value = (outs[0], aux) if has_aux else outs[0]
+        value = zeros.as_array(outs[0])
+        value = (value, aux) if has_aux else value
         return value, grads[0] if isinstance(argnums, int) else grads
 
     return differentiated
@@ -203,7 +204,7 @@ def _pull_back(result: Linearized, cotangents: Sequence[Any], count: int) -> lis
     program = result.program
     linear = (True,) * len(program.inputs)
     grads = backward_pass(program, linear, [None] * len(linear), nonzero_cts)
-    return zeros.instantiate_all(grads)
+    return [zeros.as_array(zeros.instantiate(g)) for g in grads]
 
 
 def grad(
@@ -317,15 +318,15 @@ def jvp(
     directions = _check_like(tuple(tangents), tuple(primals), "jvp", "tangent", "primal")
     outs, out_tangents = jvp_flat(flat, leaves, directions, flat.name)
     return (
-        tree.unflatten(flat.structure, outs),
+        tree.unflatten(flat.structure, list(map(zeros.as_array, outs))),
         tree.unflatten(flat.structure, [_full_tangent(t) for t in out_tangents]),
     )
 
 
 def _full_tangent(tangent: Any) -> Any:
     if isinstance(tangent, Zero) and not zeros.has_tangent(tangent.aval):
-        return zeros.fill(0, tangent.aval.with_dtype(dtypes.float32))
-    return zeros.instantiate(tangent)
+        tangent = Zero(tangent.aval.with_dtype(dtypes.float32))
+    return zeros.as_array(zeros.instantiate(tangent))
 
 
 @user_traceback
@@ -345,12 +346,13 @@ def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callabl
         directions = _check_like(tangents, primals, "linearize", "tangent", "primal")
         found = iter(eval_program(result.program, directions))
         out_tangents = [
-            next(found) if flag else _full_tangent(zeros.zero_of(out))
+            _full_tangent(next(found) if flag else zeros.zero_of(out))
             for flag, out in zip(result.out_nonzero, result.outs, strict=True)
         ]
         return tree.unflatten(flat.structure, out_tangents)
 
-    return tree.unflatten(flat.structure, result.outs), push_forward
+    outs = list(map(zeros.as_array, result.outs))
+    return tree.unflatten(flat.structure, outs), push_forward
 
 
 @user_traceback
@@ -372,7 +374,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
     flat, leaves = _positional(function, primals, "vjp", has_aux)
     result = linearize_flat(flat, leaves, (True,) * len(leaves), flat.name)
     outs, aux = flat.split(result.outs)
-    out_tree = tree.unflatten(flat.structure, outs)
+    out_tree = tree.unflatten(flat.structure, list(map(zeros.as_array, outs)))
 
     @user_traceback
     def pull_back(cotangents: Any) -> tuple[Any, ...]:

@@ -31,6 +31,15 @@ def fill(value: complex, aval: Aval) -> Any:
     return primitives["broadcast"].bind(scalar, shape=aval.shape, dims=())
 
 
+def as_array(value: Any) -> Any:
+    """A number or NumPy array that a user gets back, as an array or traced value of this trace."""
+    if isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
+        aval = aval_of(value)
+        dims = tuple(range(aval.ndim))
+        return primitives["broadcast"].bind(value, shape=aval.shape, dims=dims)
+    return value
+
+
 def instantiate(tangent: Any) -> Any:
     """The tangent itself, or an array of zeros for a symbolic one."""
     return fill(0, tangent.aval) if isinstance(tangent, Zero) else tangent
