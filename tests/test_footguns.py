@@ -194,7 +194,9 @@ ERRORS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], type[Exception], st
     "300 + int8": (lambda x: x + 300, (_INT8,), IntegerRangeError, "300 does not fit into i8"),
     "-1 + uint8": (lambda x: x + -1, (np.uint8([1]),), IntegerRangeError, "-1 does not fit"),
     "300 into int8": (lambda x: x.at[0].set(300), (_INT8,), IntegerRangeError, "300 does not fit"),
-    "1.7 into ints": (lambda x: x.at[0].set(1.7), (_I,), DTypeError, r"f32\[\]~ do not go into i32"),
+    "1.7 into ints": (
+        lambda x: x.at[0].set(1.7), (_I,), DTypeError, r"f32\[\]~ do not go into i32",
+    ),
     "floats added to ints": (
         lambda x, y: x.at[i32(0)].add(y), (_I, _X), DTypeError, "without loss",
     ),

@@ -35,7 +35,9 @@ class Aval:
     _hash: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for size in self.shape:
+        # What callers pass, whatever the annotation says: a shape is where their sizes end up.
+        sizes: tuple[Any, ...] = self.shape
+        for size in sizes:
             if type(size) is int:
                 if size >= 0:
                     continue
@@ -225,7 +227,24 @@ def to_numpy(x: Any) -> np.ndarray[Any, Any]:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
+def check_unmasked(x: np.ndarray[Any, Any]) -> None:
+    """A masked array is refused: its mask would be lost.
+
+    Raises:
+        UnknownTypeError: `x` is one.
+    """
+    if isinstance(x, np.ma.MaskedArray):
+        raise UnknownTypeError(
+            message(
+                "A NumPy masked array was to become an array, which has no mask",
+                None,
+                "Pass x.filled(value), and x.mask as an array of its own where it counts",
+            )
+        )
+
+
 def _numpy_aval(x: Any) -> Aval:
+    check_unmasked(x)
     return Aval(x.shape, dtypes.as_dtype(x.dtype))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from traceback import walk_tb
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
@@ -152,8 +153,8 @@ def argument_error(error: Exception, name: str) -> ArgumentError | None:
     if traceback is None or traceback.tb_next is None:  # arguments that do not fit the signature
         return None
     last = ""  # of trnx's own files, the one that was running
-    while (traceback := traceback.tb_next) is not None:
-        file = traceback.tb_frame.f_code.co_filename
+    for frame, _ in walk_tb(traceback.tb_next):
+        file = frame.f_code.co_filename
         if is_own_file(file):
             last = file
         elif not is_library_file(file):

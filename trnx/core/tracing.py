@@ -320,7 +320,8 @@ def leak_error(tracer: Tracer) -> TraceError:
 class RecordTracer(Tracer):
     """A tracer that stands for a variable of the program being recorded."""
 
-    __slots__ = ("var",)
+    # Not `var`: that is a method arrays have.
+    __slots__ = ("bound",)
 
     _trace: RecordTrace
 
@@ -328,10 +329,10 @@ class RecordTracer(Tracer):
         self._trace = trace
         self.aval = var.aval
         self.source = source
-        self.var = var
+        self.bound = var
 
     def provenance(self) -> str:
-        return self._trace.provenance(self.var)
+        return self._trace.provenance(self.bound)
 
 
 class RecordTrace(Trace):
@@ -370,7 +371,7 @@ class RecordTrace(Trace):
         atoms: list[Atom] = []
         for operand in operands:
             if type(operand) is RecordTracer and operand._trace is self:
-                atoms.append(operand.var)
+                atoms.append(operand.bound)
             else:
                 atoms.append(self.atom(operand))
         if not self.alive:
@@ -387,7 +388,7 @@ class RecordTrace(Trace):
         """The atom for an operand: own variable, literal for a scalar, constant for an array."""
         if isinstance(value, Tracer):
             if isinstance(value, RecordTracer) and value._trace is self:
-                return value.var
+                return value.bound
             self.check_operand(value)
             return self._capture(value, value.aval, value)
         if isinstance(value, bool | int | float | complex | np.generic):

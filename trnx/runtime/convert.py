@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trnx.core import dtypes, tree
-from trnx.core.avals import Aval
+from trnx.core.avals import Aval, check_unmasked
 from trnx.core.errors import DTypeError, ShapeError, UnknownTypeError, message
 from trnx.runtime import dlpack
 from trnx.runtime.array import Array, ArrayType, array_type, fill_from, make_array
@@ -216,14 +216,7 @@ def place(x: Array, device: Device | str | None, copy: bool | None) -> Array:
 def _from_numpy(
     x: np.ndarray[Any, Any], wanted: np.dtype[Any] | None, device: Device, copy: bool | None
 ) -> Array:
-    if isinstance(x, np.ma.MaskedArray):
-        raise UnknownTypeError(
-            message(
-                "A NumPy masked array was to become an array, which has no mask",
-                None,
-                "Pass x.filled(value), and x.mask as an array of its own where it counts",
-            )
-        )
+    check_unmasked(x)
     own = dtypes.as_dtype(x.dtype)
     aval = Aval(x.shape, own if wanted is None else wanted)
     shareable = (

@@ -63,6 +63,10 @@ class Entry:
     donated: tuple[int, ...]
     executables: dict[tuple[str, str], Executable] = field(default_factory=dict)
 
+    def device(self, leaves: Sequence[Any]) -> Device:
+        """Where a call runs: the one device of its arguments and of the captured arrays."""
+        return evaluate.common_device([*leaves, *self.program.constant_values])
+
     def executable(self, device: Device) -> Executable:
         """The executable for a device, compiled when there is none yet."""
         place = (device.kind, device.target)
@@ -184,7 +188,7 @@ class Jitted:
             entry = self._trace(general, args, kwargs)
         if current_trace.get() is not EVAL_TRACE:
             return rebuild(entry, call(entry.program, leaves))
-        device = evaluate.common_device(leaves)
+        device = entry.device(leaves)
         arrays = [evaluate.as_array(leaf, device) for leaf in leaves]
         executable = entry.executable(device)
         if config.debug_nans.value:
@@ -343,7 +347,7 @@ class Jitted:
         """Trace for these arguments and give what the compiler makes of it, pass by pass."""
         entry = self.trace(args, kwargs)
         leaves = self._take_apart(args, kwargs).leaves
-        device = evaluate.common_device(leaves)
+        device = entry.device(leaves)
         return Lowered(
             entry.program, device, entry.donated, leaves, lambda: entry.executable(device)
         )
