@@ -266,10 +266,12 @@ def _sharing(a: Buffer, b: Buffer) -> int:
         return SAME_BASE
     if a.kind != "temp" or b.kind != "temp":
         return APART
-    if a.offset is not None and a.offset == b.offset:
+    if a.offset is None or b.offset is None:  # allocated by itself
+        return APART
+    if a.offset == b.offset:
         return SAME_BASE
     size_a, size_b = _bytes(a), _bytes(b)
-    if a.offset is None or b.offset is None or size_a is None or size_b is None:
+    if size_a is None or size_b is None:
         return OVERLAPPING
     together = a.offset < b.offset + size_b and b.offset < a.offset + size_a
     return OVERLAPPING if together else APART
@@ -329,12 +331,17 @@ def _emit_segment(
         for k, b in enumerate(given)
     }
     temps = [b for b in program.buffers if b.kind == "temp"]
-    if temps:
+    own = [b for b in temps if b.offset is None]
+    if len(own) < len(temps):
         arena = f.load(PTR, f.pointer(f.argument("buffers"), i64(len(given)), PTR))
         for b in temps:
-            assert b.offset is not None, f"temp buffer {b.name} has no offset"
-            places[b.name] = f.pointer(arena, i64(b.offset), "i8")
+            if b.offset is not None:
+                places[b.name] = f.pointer(arena, i64(b.offset), "i8")
+    places |= _emit_allocations(f, own, values)
     _emit_calls(f, calls, places, values)
+    for b in own:
+        f.call_void("free", places[b.name])
+    f.finish(_status(0))
 
 
 def _emit_packed_segment(
@@ -350,6 +357,44 @@ def _emit_packed_segment(
         for k, register in enumerate(program.registers)
     }
     _emit_calls(f, calls, places, values)
+    f.finish(_status(0))
+
+
+OUT_OF_MEMORY: Final = 12
+"""Status of a segment that could not allocate a temporary of run-time size."""
+
+
+def _status(code: int) -> Value:
+    return i64(code)._replace(type=I32)
+
+
+def _emit_allocations(
+    f: Function, temps: Sequence[Buffer], values: dict[str, Value]
+) -> dict[str, Value]:
+    """Memory of temporaries whose size is only known now; all of it or none."""
+    if not temps:
+        return {}
+    indices = Indices(f, values)
+    slots = f.stack(PTR, len(temps))
+    null = Value(PTR, "null")
+    for k in range(len(temps)):
+        f.store(null, f.pointer(slots, i64(k), PTR))
+    out, ready = f.new_block("out_of_memory"), f.new_block("allocated")
+    for k, b in enumerate(temps):
+        nbytes = i64(b.dtype.itemsize)
+        for size in b.shape:
+            nbytes = f.binary("mul", nbytes, indices.value(size))
+        failed = f.call("posix_memalign", I32, f.pointer(slots, i64(k), PTR), i64(64), nbytes)
+        further = ready if k == len(temps) - 1 else f.new_block("allocate")
+        f.branch(f.icmp("ne", failed, _status(0)), out, further)
+        if further is not ready:
+            f.place(further)
+    f.place(out)
+    for k in range(len(temps)):
+        f.call_void("free", f.load(PTR, f.pointer(slots, i64(k), PTR)))
+    f.line(f"ret {_status(OUT_OF_MEMORY)}")
+    f.place(ready)
+    return {b.name: f.load(PTR, f.pointer(slots, i64(k), PTR)) for k, b in enumerate(temps)}
 
 
 def _emit_calls(
@@ -369,7 +414,6 @@ def _emit_calls(
         for k, register in enumerate(call.registers):
             f.store(indices.value(register), f.pointer(registers, i64(k), I64))
         f.call_void(symbol, buffers, registers)
-    f.finish(i64(0)._replace(type=I32))
 
 
 # LLVM -------------------------------------------------------------------------------------------

@@ -11,7 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trnx.compiler.tile.ir import Buffer, HbmAccess, HostCall, Kernel, TileProgram, instructions
+from trnx.compiler.tile.analysis import Loop, visit
+from trnx.compiler.tile.expr import symbols
+from trnx.compiler.tile.ir import (
+    Buffer,
+    For,
+    HbmAccess,
+    HostCall,
+    Instruction,
+    Kernel,
+    TileProgram,
+)
 from trnx.core import UnsupportedError, message
 
 ALIGNMENT = 64
@@ -99,7 +109,11 @@ def _aliases(
 def _pack(
     temps: Sequence[Buffer], first: Mapping[str, int], last: Mapping[str, int]
 ) -> tuple[dict[str, int], int]:
-    """Offsets by first fit in order of size, so that live ranges never overlap in memory."""
+    """Offsets by first fit in order of size, so that live ranges never overlap in memory.
+
+    A temporary whose size is only known at run time gets no offset: it is allocated by itself.
+    """
+    temps = [b for b in temps if all(isinstance(size, int) for size in b.shape)]
     placed: list[tuple[int, int, str]] = []
     offsets: dict[str, int] = {}
     arena = 0
@@ -153,15 +167,20 @@ def in_place_pairs(kernel: Kernel) -> frozenset[tuple[str, str]]:
     """(read, written) parameters that may share memory.
 
     Each has one access in the kernel, both touch the same elements, and the read comes first: then
-    every block has read its elements before it overwrites them, and no other block reads them.
+    every block has read its elements before it overwrites them, and no other block reads them. A
+    loop around both that touches the same elements again would read what it has overwritten.
     """
     reads: dict[str, list[tuple[int, HbmAccess]]] = {}
     writes: dict[str, list[tuple[int, HbmAccess]]] = {}
-    for position, instruction in enumerate(instructions(kernel)):
-        for operands, found in ((instruction.ins, reads), (instruction.outs, writes)):
+    loops: list[tuple[Loop, ...]] = []
+    for statement, _, around in visit(kernel):
+        if not isinstance(statement, Instruction):
+            continue
+        for operands, found in ((statement.ins, reads), (statement.outs, writes)):
             for operand in operands:
                 if isinstance(operand, HbmAccess):
-                    found.setdefault(operand.buffer, []).append((position, operand))
+                    found.setdefault(operand.buffer, []).append((len(loops), operand))
+        loops.append(around)
     roles = {p.name: p.role for p in kernel.params}
     pairs: set[tuple[str, str]] = set()
     for a, read in reads.items():
@@ -170,6 +189,14 @@ def in_place_pairs(kernel: Kernel) -> frozenset[tuple[str, str]]:
                 continue
             (first, source), (second, target) = read[0], written[0]
             same = (source.offset, source.spans) == (target.offset, target.spans)
-            if same and source.index is None and target.index is None and first < second:
+            if not same or source.index is not None or target.index is not None:
+                continue
+            both = [loop for loop in loops[first] if loop in loops[second]]
+            if first < second and all(_moves_along(source, loop) for loop in both):
                 pairs.add((a, b))
     return frozenset(pairs)
+
+
+def _moves_along(access: HbmAccess, loop: Loop) -> bool:
+    """Whether every iteration of a loop touches elements of its own."""
+    return isinstance(loop, For) and loop.index in symbols(access.offset)

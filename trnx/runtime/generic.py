@@ -39,8 +39,7 @@ def generic_kernel(program: Program, device: Device, layouts: Layouts) -> Generi
         layouts: strides of inputs and outputs, and the order of registers.
 
     Raises:
-        UnsupportedError: it needs memory between kernels or a host function, for which a bare
-            address has no place.
+        UnsupportedError: it needs a host function, for which a bare address has no place.
         LoweringError: something has no lowering.
     """
     start = time.perf_counter()
@@ -51,8 +50,7 @@ def generic_kernel(program: Program, device: Device, layouts: Layouts) -> Generi
         origin = "compiled"
         tiles = pipeline.compile_program(program, device.target, layouts=layouts)
         outputs = [b for b in tiles.buffers if b.kind == "output"]
-        temps = [b for b in tiles.buffers if b.kind == "temp"]
-        if temps or any(isinstance(call, HostCall) for call in tiles.calls):
+        if any(isinstance(call, HostCall) for call in tiles.calls):
             raise UnsupportedError(
                 message(
                     f"{program.name} does not fit one kernel over run-time sizes",
@@ -61,7 +59,9 @@ def generic_kernel(program: Program, device: Device, layouts: Layouts) -> Generi
                 )
             )
         inputs = [b for b in tiles.buffers if b.kind == "input"]
-        tiles = replace(tiles, buffers=(*outputs, *inputs))
+        # The caller passes no arena: every temporary is allocated by the code itself.
+        temps = [replace(b, offset=None) for b in tiles.buffers if b.kind == "temp"]
+        tiles = replace(tiles, buffers=(*outputs, *inputs, *temps), arena_bytes=0)
         return load_code(tiles, host.compile_program(tiles, overlapping=True))
 
     key = cache_key(program, device)
