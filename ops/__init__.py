@@ -15,6 +15,7 @@ from trnx.ops import contract as contract
 from trnx.ops import create as create
 from trnx.ops import custom as custom
 from trnx.ops import elementwise as elementwise
+from trnx.ops import cumulative as cumulative
 from trnx.ops import functions as functions
 from trnx.ops import index as index
 from trnx.ops import integer as integer

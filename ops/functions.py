@@ -516,3 +516,34 @@ def threefry2x32(key0: Array, key1: Array, x0: Array, x1: Array) -> tuple[Array,
     """Threefry-2x32, 20 rounds: two uint32 counters to two uint32 random words."""
     first, second = primitives["threefry2x32"].bind(key0, key1, x0, x1)
     return first, second
+# ---------------------------------------------------------------- along an axis
+def cumsum(x: Array, axis: int, reverse: bool = False) -> Array:
+    """Running sum along `axis`, from the end with `reverse`."""
+    return primitives["cumsum"].bind(x, axis=axis, reverse=reverse)
+
+
+def cumprod(x: Array, axis: int, reverse: bool = False) -> Array:
+    """Running product along `axis`, from the end with `reverse`."""
+    return primitives["cumprod"].bind(x, axis=axis, reverse=reverse)
+
+
+def cummax(x: Array, axis: int, reverse: bool = False) -> Array:
+    """Running maximum along `axis`, from the end with `reverse`; NaN wins."""
+    return primitives["cummax"].bind(x, axis=axis, reverse=reverse)
+
+
+def cummin(x: Array, axis: int, reverse: bool = False) -> Array:
+    """Running minimum along `axis`, from the end with `reverse`; NaN wins."""
+    return primitives["cummin"].bind(x, axis=axis, reverse=reverse)
+
+
+def cumlogsumexp(x: Array, axis: int, reverse: bool = False) -> Array:
+    """Running log(sum(exp(x))) along `axis`, from the end with `reverse`."""
+    return primitives["cumlogsumexp"].bind(x, axis=axis, reverse=reverse)
+
+
+def linear_recurrence(a: Array, b: Array, axis: int, reverse: bool = False) -> Array:
+    """r[i] = a[i]·r[i-1] + b[i] along `axis` from r[-1] = 0; from the end with `reverse`."""
+    return primitives["linear_recurrence"].bind(a, b, axis=axis, reverse=reverse)
+
+

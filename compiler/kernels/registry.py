@@ -26,6 +26,7 @@ class Kind(enum.Enum):
     TAKE = "take"
     MOVEMENT = "movement"
     SCATTER = "scatter"
+    CUMULATIVE = "cumulative"
     CALL = "call"
     HOST = "host"
 
@@ -34,6 +35,9 @@ VIEWS = frozenset({Kind.BROADCAST, Kind.RESHAPE, Kind.TRANSPOSE, Kind.LEAF_VIEW}
 """Kinds that move no data when their operand is in memory."""
 
 KINDS: dict[str, Kind] = {}
+ALONE = frozenset({Kind.MOVEMENT, Kind.SCATTER, Kind.CUMULATIVE})
+"""Kinds whose equations are kernels of their own: operands in memory, nothing fused."""
+
 """Primitive name -> kind; filled by `lowers` and `declare`."""
 
 RULES: dict[str, Callable[..., Any]] = {}

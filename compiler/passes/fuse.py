@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from trnx.compiler.kernels.contraction import classify_contraction
 from trnx.compiler.kernels.gather import check_gathers
 from trnx.compiler.kernels.group import Graph, NotFusable, build_graph
-from trnx.compiler.kernels.registry import VIEWS, Kind, kind_of
+from trnx.compiler.kernels.registry import ALONE, VIEWS, Kind, kind_of
 from trnx.compiler.kernels.space import AxisSpace, StridedView, dense_view, to_indices
 from trnx.compiler.kernels.support import kind_on
 from trnx.compiler.passes.groups import (
@@ -206,7 +206,7 @@ class Fuser:
         """Whether an operand must lie in memory for an equation."""
         if kind is Kind.TAKE:
             return position == 0
-        return kind in (Kind.MOVEMENT, Kind.SCATTER, Kind.HOST, Kind.CALL, Kind.LEAF_VIEW)
+        return kind in ALONE or kind in (Kind.HOST, Kind.CALL, Kind.LEAF_VIEW)
 
     def _producer(self, var: Var) -> tuple[int | None, bool]:
         """The compute equation behind a variable, and whether only vanishing views lie between."""
@@ -509,10 +509,9 @@ class Fuser:
         family = "row"
         if Kind.CONTRACTION in kinds:
             family = "contraction"
-        elif Kind.MOVEMENT in kinds:
-            family = "movement"
-        elif Kind.SCATTER in kinds:
-            family = "scatter"
+        elif kinds & ALONE:
+            (kind,) = kinds
+            family = kind.value
         elif not kinds <= _NESTS:
             family = "host"
             _require_reference(equations[-1], self.target)

@@ -49,7 +49,7 @@ class Group:
     """Equations that become one kernel (or one host call).
 
     Attributes:
-        family: ``row``, ``contraction``, ``movement``, ``scatter`` or ``host``.
+        family: ``row``, ``contraction``, ``host``, or the value of a kind in `ALONE`.
         equations: in program order, with the views that vanish into the kernel.
         outputs: variables the kernel writes to memory.
         beside: column sums that share the right operand of a contraction, computed in its kernel.

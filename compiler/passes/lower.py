@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from trnx.compiler.kernels.contraction import lower_contraction
+from trnx.compiler.kernels.cumulative import lower_cumulative
 from trnx.compiler.kernels.group import build_graph
 from trnx.compiler.kernels.movement import lower_movement
+from trnx.compiler.kernels.registry import Kind
 from trnx.compiler.kernels.row import LoweredKernel, lower_row
 from trnx.compiler.kernels.scatter import lower_scatter
 from trnx.compiler.kernels.space import to_indices
@@ -20,6 +22,14 @@ from trnx.core.source import UNKNOWN_SOURCE
 
 
 @dataclass(slots=True)
+_ALONE: dict[str, Callable[..., LoweredKernel]] = {
+    Kind.MOVEMENT.value: lower_movement,
+    Kind.SCATTER.value: lower_scatter,
+    Kind.CUMULATIVE.value: lower_cumulative,
+}
+"""Families of one equation: ``lower(equation, views, target, source)``."""
+
+
 class _Names:
     """Buffer names: in0, const0, out0, t0, … by kind."""
 
@@ -95,10 +105,9 @@ def _declare(program: Program, fused: FusedProgram) -> _Names:
 def lower_group(group: Group, fused: FusedProgram, target: Target) -> LoweredKernel:
     """The kernel of one group."""
     source = group_source(group)
-    if group.family == "movement":
-        return lower_movement(group.equations[-1], fused.views, target, source)
-    if group.family == "scatter":
-        return lower_scatter(group.equations[-1], fused.views, target, source)
+    alone = _ALONE.get(group.family)
+    if alone is not None:
+        return alone(group.equations[-1], fused.views, target, source)
     graph = build_graph(group.equations, fused.views, group.outputs)
     if graph.dot is not None:
         beside = [build_graph(g.equations, fused.views, g.outputs) for g in group.beside]
