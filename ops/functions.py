@@ -511,11 +511,6 @@ def scatter_add_along(x: Array, indices: Array, updates: Array, axis: int) -> Ar
     return primitives["scatter_add_along"].bind(x, indices, updates, axis=axis)
 
 
-# ---------------------------------------------------------------- random
-def threefry2x32(key0: Array, key1: Array, x0: Array, x1: Array) -> tuple[Array, Array]:
-    """Threefry-2x32, 20 rounds: two uint32 counters to two uint32 random words."""
-    first, second = primitives["threefry2x32"].bind(key0, key1, x0, x1)
-    return first, second
 # ---------------------------------------------------------------- along an axis
 def cumsum(x: Array, axis: int, reverse: bool = False) -> Array:
     """Running sum along `axis`, from the end with `reverse`."""
@@ -547,3 +542,8 @@ def linear_recurrence(a: Array, b: Array, axis: int, reverse: bool = False) -> A
     return primitives["linear_recurrence"].bind(a, b, axis=axis, reverse=reverse)
 
 
+# ---------------------------------------------------------------- random
+def threefry2x32(key0: Array, key1: Array, x0: Array, x1: Array) -> tuple[Array, Array]:
+    """Threefry-2x32, 20 rounds: two uint32 counters to two uint32 random words."""
+    first, second = primitives["threefry2x32"].bind(key0, key1, x0, x1)
+    return first, second

@@ -21,7 +21,6 @@ from trnx.core import Equation, Program, Source, Var, program_text, use_source
 from trnx.core.source import UNKNOWN_SOURCE
 
 
-@dataclass(slots=True)
 _ALONE: dict[str, Callable[..., LoweredKernel]] = {
     Kind.MOVEMENT.value: lower_movement,
     Kind.SCATTER.value: lower_scatter,
@@ -30,6 +29,7 @@ _ALONE: dict[str, Callable[..., LoweredKernel]] = {
 """Families of one equation: ``lower(equation, views, target, source)``."""
 
 
+@dataclass(slots=True)
 class _Names:
     """Buffer names: in0, const0, out0, t0, … by kind."""
 
