@@ -12,6 +12,7 @@ from trnx.ops import checkpoint as checkpoint
 from trnx.ops import compare as compare
 from trnx.ops import cond as cond
 from trnx.ops import contract as contract
+from trnx.ops import conv as conv
 from trnx.ops import create as create
 from trnx.ops import custom as custom
 from trnx.ops import elementwise as elementwise
@@ -25,3 +26,4 @@ from trnx.ops import reduce as reduce
 from trnx.ops import scan as scan
 from trnx.ops import select as select
 from trnx.ops import while_loop as while_loop
+from trnx.ops import windows as windows

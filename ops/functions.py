@@ -404,13 +404,23 @@ def pad(
     high: Sequence[Size],
     interior: Sequence[int] | None = None,
 ) -> Array:
-    """x with `value` put before, after and between its elements, per axis."""
+    """x with `value` put before, after and between its elements, per axis.
+
+    Negative numbers `low` and `high` cut, after `interior` values went between the elements.
+    """
     interior = (0,) * len(low) if interior is None else tuple(interior)
-    if not any(low) and not any(high) and not any(interior):
+    below = [w if isinstance(w, Dim) or w > 0 else 0 for w in low]
+    above = [w if isinstance(w, Dim) or w > 0 else 0 for w in high]
+    if any(below) or any(above) or any(interior):
+        x = primitives["pad"].bind(
+            x, scalar_like(value, x), low=tuple(below), high=tuple(above), interior=interior
+        )
+    cuts = [(-w if isinstance(w, int) and w < 0 else 0) for w in low]
+    ends = [(-w if isinstance(w, int) and w < 0 else 0) for w in high]
+    if not any(cuts) and not any(ends):
         return x
-    return primitives["pad"].bind(
-        x, scalar_like(value, x), low=tuple(low), high=tuple(high), interior=interior
-    )
+    limits = [size - end for size, end in zip(shape_of(x), ends, strict=True)]
+    return slice(x, cuts, limits)
 
 
 def reverse(x: Array, axes: Sequence[int]) -> Array:
@@ -451,6 +461,35 @@ def dot_general(
         rhs,
         contract=(tuple(contract[0]), tuple(contract[1])),
         batch=(tuple(batch[0]), tuple(batch[1])),
+        out_dtype=dtype,
+    )
+
+
+def conv(
+    lhs: Array,
+    rhs: Array,
+    *,
+    strides: Sequence[int],
+    padding: Sequence[tuple[Size, Size]],
+    lhs_dilation: Sequence[int],
+    rhs_dilation: Sequence[int],
+    groups: int = 1,
+    out_dtype: Any = None,
+) -> Array:
+    """Convolution of ``[batch, channels, *space]`` with ``[out channels, channels, *window]``.
+
+    Channels of `lhs` are `groups` times those of `rhs`. `padding` has a pair per axis, whose
+    negative widths cut. See `trnx.lax.conv_general_dilated` for other layouts.
+    """
+    dtype = dtype_of(lhs) if out_dtype is None else dtypes.as_dtype(out_dtype)
+    return primitives["conv"].bind(
+        lhs,
+        rhs,
+        strides=tuple(strides),
+        padding=tuple((low, high) for low, high in padding),
+        lhs_dilation=tuple(lhs_dilation),
+        rhs_dilation=tuple(rhs_dilation),
+        groups=groups,
         out_dtype=dtype,
     )
 

@@ -73,6 +73,9 @@ from trnx.ops.functions import take_along as take_along
 from trnx.ops.functions import tanh as tanh
 from trnx.ops.functions import threefry2x32 as threefry2x32
 from trnx.ops.functions import transpose as transpose
+from trnx.ops.windows import ConvDimensionNumbers as ConvDimensionNumbers
+from trnx.ops.windows import conv_dimension_numbers as conv_dimension_numbers
+from trnx.ops.windows import conv_general_dilated as conv_general_dilated
 
 if TYPE_CHECKING:
     from trnx.control import associative_scan as associative_scan

@@ -83,7 +83,7 @@ def has_lowering(name: str) -> bool:
 declare(Kind.BROADCAST, "broadcast")
 declare(Kind.RESHAPE, "reshape")
 declare(Kind.TRANSPOSE, "transpose")
-declare(Kind.LEAF_VIEW, "slice", "reverse")
+declare(Kind.LEAF_VIEW, "slice", "reverse", "windows")
 declare(Kind.IOTA, "iota", "dim_size")
 declare(Kind.CONTRACTION, "dot_general")
 declare(Kind.CALL, "call", "checkpoint", "custom_jvp", "custom_vjp")

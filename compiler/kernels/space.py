@@ -170,6 +170,21 @@ class StridedView:
             spans[d] = Span(mul(span.stride, -1), span.count)
         return StridedView(self.root, offset, tuple(spans))
 
+    def windows(
+        self, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+    ) -> StridedView:
+        """``[..., *places, *window]`` of a window over the last dimensions; places may overlap."""
+        first = len(self.spans) - len(window)
+        places: list[Span] = []
+        taps: list[Span] = []
+        for span, size, step, apart in zip(
+            self.spans[first:], window, strides, dilation, strict=True
+        ):
+            reach = (size - 1) * apart
+            places.append(Span(mul(span.stride, step), ceildiv(span.count - reach, step)))
+            taps.append(Span(mul(span.stride, apart), size))
+        return StridedView(self.root, self.offset, (*self.spans[:first], *places, *taps))
+
     @property
     def is_dense(self) -> bool:
         """Whether the view is the whole buffer of its own shape in row-major order."""

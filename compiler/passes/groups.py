@@ -9,6 +9,7 @@ from trnx.compiler.kernels.registry import VIEWS, Kind
 from trnx.compiler.kernels.space import StridedView, to_indices
 from trnx.compiler.kernels.support import kind_on
 from trnx.compiler.passes.identity import COPY
+from trnx.compiler.passes.windows import WINDOWS
 from trnx.compiler.targets import Target
 from trnx.compiler.tile.expr import Index
 from trnx.compiler.tile.ir import Span
@@ -102,6 +103,8 @@ def viewed(below: StridedView, equation: Equation, kind: Kind) -> StridedView | 
         return below.slice(
             to_indices(params["start"]), to_indices(params["limit"]), params["strides"]
         )
+    if equation.primitive is WINDOWS:
+        return below.windows(params["window"], params["strides"], params["dilation"])
     return below.reverse(params["axes"])
 
 

@@ -23,7 +23,26 @@ _EXTRA = 3  # how much longer than its true size a padded axis is
 # Calls whose parameters hold sizes that do not follow from equal numbers: n and m are symbolic.
 _N, _M = dim("n", max=64), dim("m", max=64)
 _TRUE = {"n": 5, "m": 3}
+
+
+def _conv(**changed: Any) -> dict[str, Any]:
+    params = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "lhs_dilation": (1, 1),
+              "rhs_dilation": (1, 1), "groups": 1, "out_dtype": dtypes.float32}  # fmt: skip
+    return params | changed
+
+
 WRITTEN: dict[str, list[tuple[tuple[tuple[Size, ...], ...], dict[str, Any]]]] = {
+    "conv": [
+        (((_N, 3, 4, 6), (2, 3, 3, 3)), _conv()),
+        (((2, _M, _N, 5), (4, _M, 3, 3)), _conv()),
+        (((2, 3, _N, _M), (_N, 3, 3, 3)), _conv(strides=(2, 2))),
+        (((2, 3, _N, 7), (4, 3, 2, 3)), _conv(lhs_dilation=(2, 1), rhs_dilation=(2, 2))),
+        (((2, 4, _N, 5), (4, 2, 3, 3)), _conv(groups=2, padding=((1, 1), (1, 1)))),
+        (((2, 2 * _N, 4, 5), (2 * _M, _N, 3, 3)), _conv(groups=2)),
+        (((2, 3, 2 * _N, 5), (_M, 3, _N, 3)), _conv(rhs_dilation=(2, 1))),
+        (((2, 3, _N, 5), (2, 3, 3, 3)), _conv(padding=((_M, 1), (1, 1)), lhs_dilation=(2, 1))),
+        (((2, 3, _N, 5), (2, 3, 2, 3)), _conv(padding=((1, _M), (-1, 1)), strides=(2, 1))),
+    ],
     "reshape": [
         (((_N, 4),), {"shape": (_N * 4,)}),
         (((_N * 4,),), {"shape": (_N, 4)}),

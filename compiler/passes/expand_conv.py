@@ -1,0 +1,166 @@
+"""Convolution as a contraction of overlapping windows, which are access patterns.
+
+Padding and dilation of the operand are one copy (`pad`); then windows are a strided view and the
+convolution is a `dot_general` over channels and taps. Windows of one element need no view. One
+channel per group (depthwise) is no work for a matrix engine: there each tap is a slice, multiplied
+by its row scalar.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from trnx.compiler.passes.expand import expansion
+from trnx.compiler.passes.windows import WINDOWS
+from trnx.compiler.targets import Target
+from trnx.core import Aval, LoweringError, Params, aval_of, current_trace, message
+from trnx.core.dtypes import float32, is_complex, is_float
+from trnx.core.source import current_source
+from trnx.ops import functions as op
+
+Array: TypeAlias = Any
+
+
+@expansion("conv")
+def _choose_conv(target: Target, avals: Sequence[Aval], params: Params) -> Any:
+    if is_complex(avals[0].dtype):
+        return None  # complex numbers have no tiles
+    return _conv
+
+
+def static_sizes(name: str, x: Array) -> tuple[int, ...]:
+    """The shape of an operand.
+
+    Raises:
+        LoweringError: a size is only known at run time.
+    """
+    sizes = tuple(size for size in op.shape_of(x) if isinstance(size, int))
+    if len(sizes) != len(op.shape_of(x)):
+        raise LoweringError(
+            message(
+                f"{name} of {aval_of(x)}, whose sizes are known at run time only, has no kernel",
+                current_source(),
+                "Use static sizes or bucketed dimensions",
+            )
+        )
+    return sizes
+
+
+def static_counts(
+    sizes: Sequence[int], window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> tuple[int, ...]:
+    """How many places a window has along each axis."""
+    return tuple(
+        max(0, n - ((k - 1) * d + 1) + s) // s
+        for n, k, s, d in zip(sizes, window, strides, dilation, strict=True)
+    )
+
+
+def windows_of(
+    x: Array, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> Array:
+    """``[..., *places, *window]`` of x over its last axes, as a view."""
+    trace: Any = current_trace.get()
+    params = {"window": tuple(window), "strides": tuple(strides), "dilation": tuple(dilation)}
+    (result,) = trace.record(WINDOWS, (x,), Params(params, "windows"))
+    return result
+
+
+def _conv(
+    lhs: Array,
+    rhs: Array,
+    *,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int],
+    rhs_dilation: Sequence[int],
+    groups: int,
+    out_dtype: Any,
+) -> Array:
+    low, high = [0, 0, *(a for a, _ in padding)], [0, 0, *(b for _, b in padding)]
+    x = op.pad(lhs, 0, low, high, [0, 0, *(d - 1 for d in lhs_dilation)])
+    batch, _, *space = static_sizes("conv", x)
+    out_channels, own, *window = static_sizes("conv", rhs)
+    rank = len(window)
+    counts = static_counts(space, window, strides, rhs_dilation)
+    shape = (batch, out_channels, *counts)
+    if 0 in shape or 0 in window or own == 0:
+        return op.broadcast(out_dtype.type(0), shape, ())
+    if own == 1 and groups > 1:
+        return _by_taps(x, rhs, shape, strides, rhs_dilation, out_dtype)
+    taps = tuple(range(3 + rank, 3 + 2 * rank))
+    if all(k == 1 for k in window):
+        stops = [(n - 1) * s + 1 for n, s in zip(counts, strides, strict=True)]
+        x = _sliced(x, [0] * rank, stops, strides)
+        rhs, taps = op.reshape(rhs, (out_channels, own)), ()
+    else:
+        x = windows_of(x, window, strides, rhs_dilation)
+    if groups == 1:
+        axes = tuple(range(1, 1 + 1 + len(taps)))
+        shifted = (1, *(t - 1 for t in taps))
+        out = op.dot_general(rhs, x, (axes, shifted), out_dtype=out_dtype)
+        return op.moveaxis(out, 0, 1)
+    x = op.reshape(x, (batch, groups, own, *op.shape_of(x)[2:]))
+    rhs = op.reshape(rhs, (groups, out_channels // groups, *op.shape_of(rhs)[1:]))
+    axes = tuple(range(2, 2 + 1 + len(taps)))
+    out = op.dot_general(rhs, x, (axes, (2, *taps)), ((0,), (1,)), out_dtype)
+    # groups, out channels of one, batch, places
+    out = op.transpose(out, (2, 0, 1, *range(3, 3 + rank)))
+    return op.reshape(out, shape)
+
+
+def _sliced(x: Array, start: Sequence[int], stop: Sequence[int], strides: Sequence[int]) -> Array:
+    """x cut along its last axes."""
+    kept = op.shape_of(x)[: len(op.shape_of(x)) - len(start)]
+    zeros, ones = [0] * len(kept), [1] * len(kept)
+    whole = tuple(stop) == op.shape_of(x)[len(kept) :]
+    if whole and not any(start) and all(s == 1 for s in strides):
+        return x
+    return op.slice(x, (*zeros, *start), (*kept, *stop), (*ones, *strides))
+
+
+def tap_slices(
+    x: Array,
+    window: Sequence[int],
+    counts: Sequence[int],
+    strides: Sequence[int],
+    dilation: Sequence[int],
+) -> list[tuple[tuple[int, ...], Array]]:
+    """For each tap of a window: its place, and x at all places of the window shifted by it."""
+    found = []
+    for tap in itertools.product(*map(range, window)):
+        start = [t * d for t, d in zip(tap, dilation, strict=True)]
+        stop = [a + (n - 1) * s + 1 for a, n, s in zip(start, counts, strides, strict=True)]
+        found.append((tap, _sliced(x, start, stop, strides)))
+    return found
+
+
+def _by_taps(
+    x: Array,
+    rhs: Array,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dilation: Sequence[int],
+    out_dtype: Any,
+) -> Array:
+    """One channel per group: a sum over taps of slices times one number per channel."""
+    batch, channels, *_ = static_sizes("conv", x)
+    out_channels, _, *window = static_sizes("conv", rhs)
+    counts = tuple(shape[2:])
+    several = out_channels // channels
+    wide = float32 if is_float(out_dtype) and out_dtype.itemsize < 4 else out_dtype
+    whole = (batch, channels, several, *counts)
+    weights = op.reshape(rhs, (channels, several, *window))
+    total: Array = None
+    for tap, part in tap_slices(x, window, counts, strides, dilation):
+        zeros = (0,) * 2
+        weight = op.slice(weights, (*zeros, *tap), (channels, several, *(t + 1 for t in tap)))
+        weight = op.reshape(weight, (channels, several))
+        product = op.mul(
+            op.broadcast(op.convert(part, wide), whole, (0, 1, *range(3, len(whole)))),
+            op.broadcast(op.convert(weight, wide), whole, (1, 2)),
+        )
+        total = product if total is None else op.add(total, product)
+    return op.reshape(op.convert(total, out_dtype), shape)
