@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +13,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
+
+# pytest's log capture makes torch write a structured record of every graph it handles.
+logging.getLogger("torch.__trace").disabled = True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 
 from trnx.runtime.devices import default_device
+from trnx_torch.compile.aten import RULES, overload_name
 from trnx_torch.compile.runner import make_runner
 
 _numbers = itertools.count()
@@ -25,6 +27,13 @@ def _compiler(role: str, number: int) -> Callable[[GraphModule, Sequence[Any]], 
         return make_boxed_func(make_runner(module, f"graph{number}_{role}", default_device()))
 
     return compile_graph
+
+
+@functools.cache
+def decompositions() -> dict[Any, Callable]:
+    """PyTorch's decompositions to core ATen, of the operators that have no rule of their own."""
+    table = core_aten_decompositions()
+    return {op: rule for op, rule in table.items() if overload_name(op) not in RULES}
 
 
 def backend(
@@ -51,7 +60,7 @@ def backend(
         fw_compiler=_compiler("forward", number),
         bw_compiler=_compiler("backward", number),
         inference_compiler=_compiler("inference", number),
-        decompositions=core_aten_decompositions(),
+        decompositions=decompositions(),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=False,
     )

@@ -210,7 +210,7 @@ def _call(node: Node, values: dict[Node, Any]) -> Any:
         raise _unsupported(node, "has no rule in trnx_torch.compile.aten")
     with _at(node):
         try:
-            return _apply(rule, node, args, dict(kwargs))
+            return _conform(node, _apply(rule, node, args, dict(kwargs)), node.meta.get("val"))
         except NotImplementedError as error:
             raise _unsupported(node, f"is not supported here: {error}") from error
 
@@ -218,10 +218,27 @@ def _call(node: Node, values: dict[Node, Any]) -> Any:
 def _apply(rule: AtenRule, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if rule.promotion is None:
         return rule.apply(*args, **kwargs)
-    fakes = torch.fx.map_arg(node.args, lambda n: n.meta["val"])
-    computation, result = operand_dtypes(fakes, rule.promotion)
+    fakes = torch.fx.map_arg((*node.args, *node.kwargs.values()), lambda n: n.meta["val"])
+    computation, _ = operand_dtypes(fakes, rule.promotion)
     cast = tuple(np.astype(a, computation) if isinstance(a, Tracer) else a for a in args)
-    return np.astype(rule.apply(*cast, **kwargs), result)
+    return rule.apply(*cast, **kwargs)
+
+
+def _conform(node: Node, value: Any, fake: Any) -> Any:
+    """A rule's result in the dtype PyTorch expects.
+
+    Raises:
+        NotImplementedError: the rule gives another shape than PyTorch's.
+    """
+    if isinstance(fake, list | tuple):
+        if len(value) != len(fake):
+            raise NotImplementedError(f"its rule gives {len(value)} results, not {len(fake)}")
+        return tuple(_conform(node, v, f) for v, f in zip(value, fake, strict=True))
+    if value is None or not isinstance(fake, torch.Tensor):
+        return value
+    if value.ndim != fake.ndim:
+        raise NotImplementedError(f"its rule gives shape {value.shape}, not {tuple(fake.shape)}")
+    return np.astype(value, to_trnx_dtype(fake.dtype))
 
 
 def _is_python(node: Node) -> bool:

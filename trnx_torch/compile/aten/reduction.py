@@ -39,6 +39,73 @@ def _mean(x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = Non
     return np.mean(x, axis=_axes(x, dim), keepdims=keepdim)
 
 
+@lowers("prod.default", "prod.dim_int")
+def _prod(x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    if dtype is not None:
+        x = x.astype(to_trnx_dtype(dtype))
+    elif is_bool(x.dtype) or is_integer(x.dtype):
+        x = x.astype(np.int64)
+    return np.prod(x, axis=_axes(x, dim), keepdims=keepdim)
+
+
+@lowers("any.default", "any.dim", "any.dims")
+def _any(x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
+    return np.any(x, axis=_axes(x, dim), keepdims=keepdim)
+
+
+@lowers("all.default", "all.dim", "all.dims")
+def _all(x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
+    return np.all(x, axis=_axes(x, dim), keepdims=keepdim)
+
+
+@lowers("max.default")
+def _max(x: Value) -> Value:
+    return np.max(x)
+
+
+@lowers("min.default")
+def _min(x: Value) -> Value:
+    return np.min(x)
+
+
+@lowers("max.dim")
+def _max_dim(x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    if x.ndim == 0:
+        return x, np.zeros((), dtype=np.int64)
+    return _amax(x, dim, keepdim), _argmax(x, dim, keepdim)
+
+
+@lowers("min.dim")
+def _min_dim(x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    if x.ndim == 0:
+        return x, np.zeros((), dtype=np.int64)
+    return _amin(x, dim, keepdim), _argmin(x, dim, keepdim)
+
+
+@lowers("cumsum.default")
+def _cumsum(x: Value, dim: int, *, dtype: Any = None) -> Value:
+    if dtype is not None:
+        x = x.astype(to_trnx_dtype(dtype))
+    elif is_bool(x.dtype) or is_integer(x.dtype):
+        x = x.astype(np.int64)
+    return x if x.ndim == 0 else np.cumsum(x, axis=dim % x.ndim)
+
+
+@lowers("logsumexp.default")
+def _logsumexp(x: Value, dim: Dims, keepdim: bool = False) -> Value:
+    return np.logsumexp(x, axis=_axes(x, dim), keepdims=keepdim)
+
+
+@lowers("var_mean.correction")
+def _var_mean(
+    x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Value, Value]:
+    return (
+        _var(x, dim, correction=correction, keepdim=keepdim),
+        np.mean(x, axis=_axes(x, dim), keepdims=keepdim),
+    )
+
+
 @lowers("var.correction")
 def _var(
     x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
@@ -59,12 +126,12 @@ def _amin(x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
 
 @lowers("argmax.default")
 def _argmax(x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    return np.argmax(x, axis=dim, keepdims=keepdim).astype(np.int64)
+    return np.argmax(x, axis=dim if x.ndim else None, keepdims=keepdim).astype(np.int64)
 
 
 @lowers("argmin.default")
 def _argmin(x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    return np.argmin(x, axis=dim, keepdims=keepdim).astype(np.int64)
+    return np.argmin(x, axis=dim if x.ndim else None, keepdims=keepdim).astype(np.int64)
 
 
 @lowers("_softmax.default")
