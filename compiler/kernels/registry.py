@@ -27,6 +27,7 @@ class Kind(enum.Enum):
     MOVEMENT = "movement"
     SCATTER = "scatter"
     CUMULATIVE = "cumulative"
+    CONTROL = "control"
     CALL = "call"
     HOST = "host"
 
@@ -34,10 +35,10 @@ class Kind(enum.Enum):
 VIEWS = frozenset({Kind.BROADCAST, Kind.RESHAPE, Kind.TRANSPOSE, Kind.LEAF_VIEW})
 """Kinds that move no data when their operand is in memory."""
 
-KINDS: dict[str, Kind] = {}
-ALONE = frozenset({Kind.MOVEMENT, Kind.SCATTER, Kind.CUMULATIVE})
+ALONE = frozenset({Kind.MOVEMENT, Kind.SCATTER, Kind.CUMULATIVE, Kind.CONTROL})
 """Kinds whose equations are kernels of their own: operands in memory, nothing fused."""
 
+KINDS: dict[str, Kind] = {}
 """Primitive name -> kind; filled by `lowers` and `declare`."""
 
 RULES: dict[str, Callable[..., Any]] = {}
@@ -86,4 +87,5 @@ declare(Kind.TRANSPOSE, "transpose")
 declare(Kind.LEAF_VIEW, "slice", "reverse", "windows")
 declare(Kind.IOTA, "iota", "dim_size")
 declare(Kind.CONTRACTION, "dot_general")
+declare(Kind.CONTROL, "scan", "while_loop", "cond")
 declare(Kind.CALL, "call", "checkpoint", "custom_jvp", "custom_vjp")

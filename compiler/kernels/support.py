@@ -9,8 +9,9 @@ import numpy as np
 
 from trnx.compiler.kernels.registry import Kind, kind_of
 from trnx.compiler.targets import Target
-from trnx.core import Equation
+from trnx.core import Equation, Program, cached_by_program, sub_programs
 from trnx.core.dtypes import is_complex, is_integer
+from trnx.core.program import dim_variables
 
 
 def _dtypes(equation: Equation) -> Iterator[np.dtype[Any]]:
@@ -27,9 +28,29 @@ def kind_on(equation: Equation, target: Target) -> Kind:
     kind = kind_of(equation.primitive.name)
     if kind in (Kind.HOST, Kind.CALL):
         return kind
+    if kind is Kind.CONTROL and not all(
+        _is_native(program, target) for _, program in sub_programs(equation.params)
+    ):
+        return Kind.HOST
     if any(is_complex(dtype) for dtype in _dtypes(equation)):
         return Kind.HOST
     if any(not target.holds(dtype) for dtype in _dtypes(equation)):
         return Kind.HOST
     long = any(is_integer(d) and d.itemsize == 8 for d in _dtypes(equation))
     return Kind.HOST if long and kind is Kind.CONTRACTION and not target.native_i64 else kind
+
+
+@cached_by_program
+def _is_native(program: Program, target: Target) -> bool:
+    """Whether everything in a body of a loop or branch has a kernel."""
+    if program.constants or dim_variables(program):
+        return False
+    for equation in program.equations:
+        kind = kind_on(equation, target)
+        if kind is Kind.HOST:
+            return False
+        if kind is Kind.CALL and not all(
+            _is_native(inner, target) for _, inner in sub_programs(equation.params)
+        ):
+            return False
+    return True

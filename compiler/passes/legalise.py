@@ -20,7 +20,6 @@ from trnx.compiler.passes import expand_integer as expand_integer
 from trnx.compiler.passes.expand import EXPANSIONS
 from trnx.compiler.targets import Target
 from trnx.core import (
-    Atom,
     Aval,
     Equation,
     Literal,
@@ -31,11 +30,12 @@ from trnx.core import (
     Tracer,
     Var,
     aval_of,
-    trace_program,
+    cached_by_program,
     use_source,
     use_trace,
 )
 from trnx.core.dtypes import float32, float64
+from trnx.core.program import map_sub_programs
 
 
 class LegaliseTrace(RecordTrace):
@@ -87,28 +87,7 @@ def _narrow(value: Any) -> Any:
         return float32 if value == float64 else value
     if type(value) is tuple:
         return tuple(_narrow(part) for part in value)
-    return _narrow_program(value) if isinstance(value, Program) else value
-
-
-def _narrow_program(program: Program) -> Program:
-    """A body of a loop or branch with f64 replaced by f32."""
-
-    def run(*args: Any) -> list[Any]:
-        values: dict[Var, Any] = dict(zip(program.inputs, args, strict=True))
-
-        def look(atom: Atom) -> Any:
-            return values[atom] if isinstance(atom, Var) else _narrow_scalar(atom)
-
-        for equation in program.equations:
-            with use_source(equation.source if equation.source.file else None):
-                operands = [look(atom) for atom in equation.inputs]
-                params = Params({k: _narrow(v) for k, v in equation.params.items()})
-                results = equation.primitive.bind_all(operands, params)
-            values.update(zip(equation.outputs, results, strict=True))
-        return [look(atom) for atom in program.outputs]
-
-    narrow = [a.with_dtype(float32, a.weak) if a.dtype == float64 else a for a in program.in_avals]
-    return trace_program(run, narrow, program.name)
+    return value
 
 
 def _legal_aval(aval: Aval, target: Target) -> Aval:
@@ -140,13 +119,19 @@ def legalise(program: Program, target: Target) -> Program:
     return recorded.replace(inputs=recorded.inputs[:count], constants=constants)
 
 
+@cached_by_program
+def _legal_body(body: Program, target: Target) -> Program:
+    """A body of a loop or branch; it keeps the number and order of its inputs and outputs."""
+    return legalise(body, target)
+
+
 def _run(trace: LegaliseTrace, equation: Equation, values: dict[Var, Any]) -> None:
     operands = [
         values[a] if isinstance(a, Var) else _scalar(a, trace.target) for a in equation.inputs
     ]
-    params = equation.params
+    params = map_sub_programs(equation.params, lambda body: _legal_body(body, trace.target))
     if not trace.target.native_f64:
-        params = Params({k: _narrow(v) for k, v in params.items()})
+        params = Params({name: _narrow(value) for name, value in params.items()})
     results = equation.primitive.bind_all(operands, params)
     values.update(zip(equation.outputs, results, strict=True))
 

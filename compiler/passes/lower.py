@@ -13,13 +13,13 @@ from trnx.compiler.kernels.registry import Kind
 from trnx.compiler.kernels.row import LoweredKernel, lower_row
 from trnx.compiler.kernels.scatter import lower_scatter
 from trnx.compiler.kernels.space import to_indices
+from trnx.compiler.passes.control import lower_control
 from trnx.compiler.passes.groups import FusedProgram, Group
 from trnx.compiler.targets import Target
 from trnx.compiler.tile.expr import symbol
 from trnx.compiler.tile.ir import Buffer, HostCall, Kernel, KernelCall, TileProgram
 from trnx.core import Equation, Program, Source, Var, program_text, use_source
 from trnx.core.source import UNKNOWN_SOURCE
-
 
 _ALONE: dict[str, Callable[..., LoweredKernel]] = {
     Kind.MOVEMENT.value: lower_movement,
@@ -68,6 +68,8 @@ def lower_program(fused: FusedProgram, target: Target) -> TileProgram:
         if number is None:
             number = known[plain] = len(kernels)
             kernels.append(_uniquely_named(lowered.kernel, kernels))
+        for var in lowered.variables:
+            names.add(var, f"s{len(names.buffers)}", "temp")  # memory of a loop or branch
         buffers = tuple(names.of[v] for v in lowered.variables)
         registers = tuple(symbol(r) for r in lowered.kernel.registers)
         calls.append(KernelCall(number, buffers, registers))
@@ -105,6 +107,8 @@ def _declare(program: Program, fused: FusedProgram) -> _Names:
 def lower_group(group: Group, fused: FusedProgram, target: Target) -> LoweredKernel:
     """The kernel of one group."""
     source = group_source(group)
+    if group.family == Kind.CONTROL.value:
+        return lower_control(group.equations[-1], fused.views, target, source, lower_group)
     alone = _ALONE.get(group.family)
     if alone is not None:
         return alone(group.equations[-1], fused.views, target, source)

@@ -20,12 +20,15 @@ from trnx.core import (
     Params,
     Program,
     Var,
+    cached_by_program,
     literal,
     primitives,
     same_shape,
     structurally_equal,
+    sub_programs,
 )
 from trnx.core.dtypes import is_bool, is_complex, is_float, is_integer
+from trnx.core.program import map_sub_programs
 
 _MAX_ROUNDS = 4
 
@@ -334,13 +337,60 @@ GENERAL: Sequence[Rule] = (empty_result, fold_scalars, scalar_operands)
 
 
 def simplify(program: Program) -> Program:
-    """Apply the rules until none applies (a few rounds at most)."""
+    """Apply the rules until none applies (a few rounds at most), in bodies of loops too."""
+    program = with_simple_bodies(program)
     for _ in range(_MAX_ROUNDS):
         before = len(program.equations)
         program = Rewriter(program, RULES, GENERAL).run()
         if len(program.equations) == before:
             break
     return program
+
+
+@cached_by_program
+def _simple_body(program: Program) -> Program:
+    return simplify(program)
+
+
+def with_simple_bodies(program: Program) -> Program:
+    """The program with the programs in its equations' parameters simplified."""
+    if all(next(sub_programs(e.params), None) is None for e in program.equations):
+        return program
+    return program.replace(
+        equations=[
+            Equation(
+                e.primitive, e.inputs, e.outputs, map_sub_programs(e.params, _simple_body), e.source
+            )
+            for e in program.equations
+        ]
+    )
+
+
+def with_literals(program: Program, numbers: Sequence[Literal | None]) -> Program:
+    """The program without the inputs that are numbers, simplified when there are some.
+
+    Args:
+        program: has one input per entry of `numbers`.
+        numbers: the number that an input is, or None.
+    """
+    known = {v: n for v, n in zip(program.inputs, numbers, strict=True) if n is not None}
+    if not known:
+        return program
+
+    def atom(item: Atom) -> Atom:
+        return known.get(item, item) if isinstance(item, Var) else item
+
+    equations = [
+        Equation(e.primitive, tuple(map(atom, e.inputs)), e.outputs, e.params, e.source)
+        for e in program.equations
+    ]
+    return simplify(
+        program.replace(
+            inputs=[v for v in program.inputs if v not in known],
+            equations=equations,
+            outputs=[atom(a) for a in program.outputs],
+        )
+    )
 
 
 def known_primitives() -> frozenset[str]:

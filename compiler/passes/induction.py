@@ -1,0 +1,106 @@
+"""Induction variables: carries that only count become expressions of the loop's index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trnx.compiler.tile.expr import Index
+from trnx.core import (
+    Equation,
+    Literal,
+    Params,
+    Program,
+    Size,
+    Var,
+    dim,
+    primitives,
+)
+from trnx.core.dtypes import is_integer
+from trnx.core.program import dim_variables
+from trnx.core.source import UNKNOWN_SOURCE
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A carry that starts at a number and grows by a number: ``start``, ``step`` per iteration."""
+
+    start: Literal
+    step: int
+
+    @property
+    def first(self) -> int:
+        """The value in the first iteration."""
+        return int(self.start.value)
+
+    def after(self, iterations: int) -> int:
+        """The value after some iterations."""
+        return self.first + iterations * self.step
+
+
+def find_counters(body: Program, init: Sequence[Any], consts: int) -> dict[int, Counter]:
+    """Carries of the form ``i, i + step, …`` with a number in front, by position.
+
+    Args:
+        body: inputs (*consts, *carry, *x), outputs (*carry, *y).
+        init: first values of the carries.
+        consts: how many inputs come before the carries.
+    """
+    made = {var: e for e in body.equations for var in e.outputs}
+    found: dict[int, Counter] = {}
+    for number, first in enumerate(init):
+        old, new = body.inputs[consts + number], body.outputs[number]
+        equation = made.get(new) if isinstance(new, Var) else None
+        if not isinstance(first, Literal) or not is_integer(first.aval.dtype) or equation is None:
+            continue
+        step = _step(equation, old)
+        if step is not None:
+            found[number] = Counter(first, step)
+    return found
+
+
+def _step(equation: Equation, old: Var) -> int | None:
+    if equation.primitive.name not in ("add", "sub"):
+        return None
+    left, right = equation.inputs
+    if left is old and isinstance(right, Literal):
+        return int(right.value) if equation.primitive.name == "add" else -int(right.value)
+    if right is old and isinstance(left, Literal) and equation.primitive.name == "add":
+        return int(left.value)
+    return None
+
+
+def with_index(
+    body: Program, consts: int, counters: Mapping[int, Counter], step: Index, length: int
+) -> tuple[Program, dict[str, Index]]:
+    """The body with its counters computed from the loop's index.
+
+    Returns:
+        The body, which still has the inputs of the counters but does not read them; and the value
+        of the register that stands for the index.
+    """
+    if not counters:
+        return body, {}
+    taken = {variable.name for variable in dim_variables(body)}
+    name = next(f"index{k}" for k in range(len(taken) + 1) if f"index{k}" not in taken)
+    index = dim(name, 0, max(0, length - 1))
+    names: dict[Var, Var] = {}
+    equations: list[Equation] = []
+    for number, counter in counters.items():
+        old = body.inputs[consts + number]
+        value = Var(old.aval)
+        size: Size = index * counter.step + counter.first
+        params = Params({"size": size, "dtype": old.aval.dtype})
+        equations.append(Equation(primitives["dim_size"], (), (value,), params, UNKNOWN_SOURCE))
+        names[old] = value
+    for equation in body.equations:
+        inputs = tuple(names.get(a, a) if isinstance(a, Var) else a for a in equation.inputs)
+        equations.append(
+            Equation(equation.primitive, inputs, equation.outputs, equation.params, equation.source)
+        )
+    outputs = [
+        body.inputs[consts + k] if k in counters else names.get(a, a) if isinstance(a, Var) else a
+        for k, a in enumerate(body.outputs)
+    ]
+    return body.replace(equations=equations, outputs=outputs), {name: step}
