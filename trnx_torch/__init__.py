@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trnx_torch.checking import CheckReport, DivergenceError, check
     from trnx_torch.interchange import from_torch, to_torch
     from trnx_torch.report import (
         FallbackWarning,
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "CheckReport",
+    "DivergenceError",
     "FallbackWarning",
+    "check",
     "clear_op_tracking",
     "from_torch",
     "get_compiled_graphs",
@@ -30,6 +34,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CheckReport": "checking",
+    "DivergenceError": "checking",
+    "check": "checking",
     "FallbackWarning": "report",
     "clear_op_tracking": "report",
     "get_compiled_graphs": "report",
