@@ -119,7 +119,8 @@ class HostCode:
 def packed_symbol(step: str) -> str:
     """Symbol of a segment's ``int32_t entry(const int64_t *slots)``.
 
-    Slots are the addresses of all buffers in declared order, temps included, then the registers.
+    Slots are the addresses of all buffers in declared order, temps included, then the registers. A
+    temporary without an offset is allocated by the code, whatever its slot holds.
     """
     return f"{step}_packed"
 
@@ -356,7 +357,11 @@ def _emit_packed_segment(
         register: f.load(I64, f.pointer(slots, i64(len(program.buffers) + k), I64))
         for k, register in enumerate(program.registers)
     }
+    own = [b for b in program.buffers if b.kind == "temp" and b.offset is None]
+    places |= _emit_allocations(f, own, values)
     _emit_calls(f, calls, places, values)
+    for b in own:
+        f.call_void("free", places[b.name])
     f.finish(_status(0))
 
 

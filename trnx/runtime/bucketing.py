@@ -28,6 +28,7 @@ from trnx.runtime.devices import Device
 from trnx.runtime.executable import Executable
 from trnx.runtime.memory import Block, allocate, copy_bytes, numpy_view
 from trnx.runtime.programs import executable_for
+from trnx.runtime.sized import SizedPlan, SizedProgram
 from trnx.transforms.inline import inline_calls
 from trnx.transforms.pad import Padded, pad_program
 from trnx.transforms.specialise import specialise
@@ -174,6 +175,7 @@ class Family:
         donated: positions of inputs whose memory results may take.
         kind: see :class:`trnx.runtime.programs.CompileEvent`.
         title: name and place of the function, for explanations.
+        sized: compiled for all sizes at once; runs every call without an empty axis.
 
     Attributes:
         program: as given.
@@ -189,8 +191,10 @@ class Family:
         donated: Sequence[int] = (),
         kind: str = "jit",
         title: str = "",
+        sized: SizedProgram | None = None,
     ) -> None:
         self.program = program
+        self.sized = sized
         self.variables = dim_variables(inline_calls(program))
         self.members: dict[tuple[int, ...], Executable] = {}
         self._padded: dict[tuple[int, ...], Padded] = {}
@@ -199,7 +203,7 @@ class Family:
         self._donated = tuple(donated)
         self._kind = kind
         self._title = title or program.name
-        self._plans: dict[tuple[int, ...], Plan] = {}
+        self._plans: dict[tuple[int, ...], Plan | SizedPlan] = {}
 
     def bucket(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The bucket of each name for these true sizes."""
@@ -238,7 +242,7 @@ class Family:
             )
         )
 
-    def plan(self, sizes: Mapping[str, int]) -> Plan:
+    def plan(self, sizes: Mapping[str, int]) -> Plan | SizedPlan:
         """How to run for these true sizes."""
         key = tuple([sizes[v.name] for v in self.variables])
         found = self._plans.get(key)
@@ -249,7 +253,9 @@ class Family:
             self._plans[key] = found
         return found
 
-    def _new_plan(self, sizes: Mapping[str, int]) -> Plan:
+    def _new_plan(self, sizes: Mapping[str, int]) -> Plan | SizedPlan:
+        if self.sized is not None and 0 not in sizes.values():
+            return self.sized.plan(sizes)
         if 0 in sizes.values():  # some operations refuse empty arrays: let their type rules see it
             specialise(inline_calls(self.program), {v.name: sizes[v.name] for v in self.variables})
         padded, device = self.padded(sizes), self._device

@@ -33,6 +33,7 @@ from trnx.runtime.jit import (
     run_ready,
     type_key,
 )
+from trnx.runtime.sized import sized_program
 from trnx.runtime.stages import Lowered
 from trnx.runtime.statics import static_key
 from trnx.transforms.arguments import argument_names
@@ -55,13 +56,14 @@ class DynamicEntry:
     signature: Signature
     families: dict[tuple[str, str], Family] = field(default_factory=dict)
 
-    def family(self, device: Device, buckets: Buckets, title: str) -> Family:
-        """The executables for a device."""
+    def family(self, device: Device, buckets: Buckets, title: str, sized: bool = False) -> Family:
+        """The executables for a device; `sized` asks for one that serves every size."""
         place = (device.kind, device.target)
         found = self.families.get(place)
         if found is None:
             entry = self.entry
-            found = Family(entry.program, buckets, device, entry.donated, "jit", title)
+            one = sized_program(entry.program, device, entry.donated) if sized else None
+            found = Family(entry.program, buckets, device, entry.donated, "jit", title, one)
             self.families[place] = found
         return found
 
@@ -82,6 +84,7 @@ class DynamicJitted(Jitted):
         *,
         dynamic: Mapping[str | int, Any] | bool = True,
         buckets: Any = None,
+        target: str | None = None,
     ) -> None:
         super().__init__(function, static_argnums, static_argnames, donate_argnums)
         if dynamic is not True and not isinstance(dynamic, Mapping):
@@ -93,6 +96,11 @@ class DynamicJitted(Jitted):
                 )
             )
         self._buckets = as_buckets(buckets)
+        if target not in (None, "host"):
+            raise ValueError(
+                message(f"jit got target={target!r}", None, 'Use "host", or leave it out')
+            )
+        self._sized = target == "host"
         self._axes = DynamicAxes(dynamic, self.name) if isinstance(dynamic, Mapping) else None
         self._exact = Jitted(function, static_argnums, static_argnames, donate_argnums)
         self._dynamic: dict[Any, list[DynamicEntry]] = {}
@@ -119,7 +127,8 @@ class DynamicJitted(Jitted):
             return rebuild(entry, call(entry.program, leaves, values, self._buckets))
         device = evaluate.common_device(leaves)
         arrays = [evaluate.as_array(leaf, device) for leaf in leaves]
-        plan = found.family(device, self._buckets, f"{self.name} ({self._place()})").plan(sizes)
+        title = f"{self.name} ({self._place()})"
+        plan = found.family(device, self._buckets, title, self._sized).plan(sizes)
         if config.debug_nans.value:
             results = plan(arrays)
             if evaluate.any_nan(results):
@@ -248,7 +257,7 @@ class DynamicJitted(Jitted):
         typed = tuple([(name, static_key(value)) for name, value in taken.statics])
         found, sizes = self._find((taken.structure, typed), taken, args, kwargs)
         device = evaluate.common_device(taken.leaves)
-        family = found.family(device, self._buckets, self.name)
+        family = found.family(device, self._buckets, self.name, self._sized)
         arrays = [evaluate.as_array(leaf, device) for leaf in taken.leaves]
         return Lowered(
             family.padded(sizes).program,

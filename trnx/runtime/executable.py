@@ -103,7 +103,7 @@ class Executable:
                 "Close it first with constants_to_inputs."
             )
         self._arena_bytes: int = tile.arena_bytes
-        self._temps = tuple(tile.buffers[i].offset for i in by_kind["temp"])
+        self._temps = tuple(tile.buffers[i].offset or 0 for i in by_kind["temp"])
         # `run` gathers inputs, outputs, temps; this gives their order of declaration.
         gathered = [i for indices in by_kind.values() for i in indices]
         order = sorted(range(len(gathered)), key=gathered.__getitem__)

@@ -34,6 +34,7 @@ from trnx.runtime.bucketing import Plan
 from trnx.runtime.devices import Device
 from trnx.runtime.executable import Executable
 from trnx.runtime.programs import executable_for
+from trnx.runtime.sized import SizedPlan
 from trnx.runtime.stages import Lowered
 from trnx.runtime.statics import static_key
 from trnx.transforms.arguments import (
@@ -97,7 +98,7 @@ class Ready:
     """
 
     entry: Entry
-    executable: Executable | Plan
+    executable: Executable | Plan | SizedPlan
     target: str
     only_arrays: bool
 
@@ -492,6 +493,7 @@ def jit(
     donate_argnums: int | Sequence[int] = (),
     dynamic: Mapping[str | int, Any] | bool | None = None,
     buckets: Any = None,
+    target: str | None = None,
 ) -> Any:
     """Compile a function of arrays into one executable per key.
 
@@ -511,6 +513,9 @@ def jit(
             that traces must then stay equal, or the function is traced again without that.
         buckets: what sizes are padded to: ``powers_of_two()`` (the default), ``multiples(128)``, a
             list of sizes, or a mapping from size name to one of these.
+        target: with `dynamic`: None runs what Trainium would run, one executable per bucket; "host"
+            runs one executable over run-time sizes where every operation has such a kernel
+            (nothing is padded then), and buckets where not.
 
     Returns:
         A :class:`Jitted` with the signature of `function`.
@@ -526,10 +531,11 @@ def jit(
     if dynamic is not None and dynamic is not False:
         from trnx.runtime.dynamic import DynamicJitted
 
-        kind = functools.partial(DynamicJitted, dynamic=dynamic, buckets=buckets)
-    elif buckets is not None:
+        kind = functools.partial(DynamicJitted, dynamic=dynamic, buckets=buckets, target=target)
+    elif buckets is not None or target is not None:
+        given_name = "target" if buckets is None else "buckets"
         raise ValueError(
-            message("jit got buckets but no dynamic sizes", None, "Pass dynamic=True as well")
+            message(f"jit got {given_name} but no dynamic sizes", None, "Pass dynamic=True as well")
         )
     given = functools.partial(
         kind,

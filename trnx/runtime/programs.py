@@ -73,6 +73,15 @@ def cache_key(program: Program, device: Device, donated: Sequence[int] = ()) -> 
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Code and the arrays its program captured, as the leading inputs on its device."""
+
+    closed: Program
+    compiled: Compiled
+    constants: tuple[Array, ...]
+
+
 def executable_for(
     program: Program, device: Device, donated: Sequence[int] = (), kind: str = "jit"
 ) -> Executable:
@@ -83,6 +92,21 @@ def executable_for(
         device: where it runs.
         donated: positions of inputs whose memory results may take.
         kind: see :class:`CompileEvent`.
+    """
+    found = compiled_for(program, device, donated, kind)
+    compiled, given, bound = found.compiled, found.closed.in_avals, found.constants
+    if is_narrowed(compiled, given, program.out_avals):
+        return NarrowedExecutable(compiled, device, given, program.out_avals, bound, _convert)
+    return Executable(compiled, device, program.out_avals, bound)
+
+
+def compiled_for(
+    program: Program, device: Device, donated: Sequence[int] = (), kind: str = "jit"
+) -> Bound:
+    """The code of a program, whose sizes may be run-time integers; arguments as above.
+
+    Raises:
+        TraceError: the program captured a traced value.
     """
     start = time.perf_counter()
     closed, constants = constants_to_inputs(prune(program))
@@ -106,12 +130,7 @@ def executable_for(
         return compile_program(closed, device.target, shifted)
 
     compiled = compile_cache.get_or_build(key, build)
-    bound: list[Array] = [from_host(value, device=device) for value in constants]
-    executable: Executable
-    if is_narrowed(compiled, closed.in_avals, program.out_avals):
-        executable = NarrowedExecutable(compiled, device, program.out_avals, bound, _convert)
-    else:
-        executable = Executable(compiled, device, program.out_avals, bound)
+    bound = tuple([from_host(value, device=device) for value in constants])
     announce(
         CompileEvent(
             kind,
@@ -123,7 +142,7 @@ def executable_for(
             tuple(s.function for s in compiled.segments if isinstance(s, HostSegment)),
         )
     )
-    return executable
+    return Bound(closed, compiled, bound)
 
 
 def announce(event: CompileEvent) -> None:
