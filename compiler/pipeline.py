@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from trnx.compiler import kernels as kernels
 from trnx.compiler.passes.fuse import fuse
 from trnx.compiler.passes.groups import FusedProgram, Layouts
-from trnx.compiler.passes.inline import inline, inline_recomputing
+from trnx.compiler.passes.inline import inline
 from trnx.compiler.passes.legalise import legalise
 from trnx.compiler.passes.lower import lower_program
 from trnx.compiler.passes.memory import plan_program
@@ -116,8 +116,6 @@ PASSES: tuple[Pass, ...] = (
          "replace what the target does not have by what it has"),
     Pass("clean", "program", "program", lambda p, c: simplify(p), _check_program,
          "simplify what legalise wrote"),
-    Pass("recompute", "program", "program", lambda p, c: inline_recomputing(p), _check_program,
-         "work that is done twice to save memory gives up its call: nothing merges it any more"),
     Pass("fuse", "program", "fused", lambda p, c: fuse(p, c.target, c.layouts), _check_fused,
          "equations become groups, one kernel each"),
     Pass("tile", "fused", "tiles", lambda f, c: lower_program(f, c.target), _nothing,

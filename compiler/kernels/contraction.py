@@ -27,7 +27,7 @@ from trnx.compiler.targets import Target
 from trnx.compiler.tile.build import KernelBuilder, predicate
 from trnx.compiler.tile.expr import Index, add, ceildiv, minimum, mul, scale
 from trnx.compiler.tile.views import TileView
-from trnx.core import Source
+from trnx.core import Source, Var
 from trnx.core.dtypes import float32, float64
 
 SBUF_SHARE = 0.875
@@ -155,6 +155,7 @@ class ContractionLowering:
         source: Source | None,
         beside: Sequence[Graph] = (),
         owner: ContractionLowering | None = None,
+        resident: frozenset[Var] = frozenset(),
     ) -> None:
         space = classify_contraction(graph, target)
         order = ordered_axes(graph)
@@ -164,6 +165,7 @@ class ContractionLowering:
         ]
         self.graph, (batch, rows, columns, contracted) = merge_axes(graph, classes)
         self.target = target
+        self.resident = resident
         self.builder: KernelBuilder
         self.params: Params
         self.plan: Plan
@@ -224,11 +226,17 @@ class ContractionLowering:
             return Plan("rows", block, columns if whole_rhs else block, k_tiles)
         lhs_bytes = k_tiles * rows * lhs.dtype.itemsize * (1 + _load_count(lhs))
         whole_lhs = lhs_bytes + 2 * per_column * block <= room + lhs_work
-        if whole_rhs and (rows > part or columns <= block or not whole_lhs):
+        stays = whole_rhs and self._is_resident(rhs)
+        if whole_rhs and (rows > part or columns <= block or not whole_lhs or stays):
             return Plan("rows", block, columns, k_tiles)
         if whole_lhs:
             return Plan("columns", block, block, k_tiles)
         return Plan("rows", block, min(columns, room // per_column // block * block), k_tiles)
+
+    def _is_resident(self, operand: Node) -> bool:
+        """Whether an operand is the same in all runs of the kernel, so that it may stay loaded."""
+        loads = [n for n in {operand, *_ancestors(operand)} if n.access is not None]
+        return bool(loads) and all(n.access.var in self.resident for n in loads if n.access)
 
     def _epilogue_bytes(self, width: int) -> int:
         """Bytes per partition of what follows the product, double buffered."""
@@ -500,7 +508,11 @@ def _size(axis: Axis | None) -> Index:
 
 
 def lower_contraction(
-    graph: Graph, target: Target, source: Source | None = None, beside: Sequence[Graph] = ()
+    graph: Graph,
+    target: Target,
+    source: Source | None = None,
+    beside: Sequence[Graph] = (),
+    resident: frozenset[Var] = frozenset(),
 ) -> LoweredKernel:
     """Lower a graph with a contraction to one kernel.
 
@@ -509,5 +521,6 @@ def lower_contraction(
         target: the hardware table's row.
         source: the user's line.
         beside: contractions of constants with the same right operand.
+        resident: variables that a loop around the kernel does not change.
     """
-    return ContractionLowering(graph, target, source, beside).lower()
+    return ContractionLowering(graph, target, source, beside, None, resident).lower()

@@ -20,7 +20,9 @@ from trnx.compiler.kernels.space import to_indices
 from trnx.compiler.tile.analysis import accesses
 from trnx.compiler.tile.build import RESERVED
 from trnx.compiler.tile.expr import Expr, Index, add, mul, substitute, symbol
+from trnx.compiler.tile.invariant import split_invariant
 from trnx.compiler.tile.ir import (
+    SBUF,
     Access,
     Alloc,
     For,
@@ -57,10 +59,12 @@ class Assembly:
     Args:
         name: name of the kernel.
         source: the user's line.
+        room: bytes per partition that may hold what all iterations of a loop read.
     """
 
-    def __init__(self, name: str, source: Source | None) -> None:
+    def __init__(self, name: str, source: Source | None, room: int) -> None:
         self.name = name
+        self.room = room
         self.source = source
         self._params: dict[tuple[Var, np.dtype[Any]], Param] = {}
         self._bodies: list[list[Statement]] = [[]]
@@ -99,20 +103,38 @@ class Assembly:
 
     @contextmanager
     def loop(self, index: str, low: Index, high: Index) -> Iterator[Expr]:
-        """A loop around what the block adds; yields its index."""
+        """A loop around what the block adds; yields its index.
+
+        What does the same in every iteration is done once before.
+        """
         name = self.unique(index)
         self._bodies.append([])
         yield symbol(name)
-        body = tuple(self._bodies.pop())
-        self._emit(For(name, low, high, body))
+        self._emit(For(name, low, high, self._varying(self._bodies.pop(), name)))
+
+    @contextmanager
+    def once(self, register: Expr) -> Iterator[None]:
+        """Run what the block adds if a register is 1, not if it is 0."""
+        name = self.unique("once")
+        self._bodies.append([])
+        yield
+        self._emit(For(name, 0, register, tuple(self._bodies.pop())))
 
     @contextmanager
     def repeat(self, condition: Expr) -> Iterator[None]:
         """A loop that runs while a register is not zero."""
         self._bodies.append([])
         yield
-        body = tuple(self._bodies.pop())
-        self._emit(While(str(condition), body))
+        self._emit(While(str(condition), self._varying(self._bodies.pop(), str(condition))))
+
+    def _varying(self, body: Sequence[Statement], name: str) -> tuple[Statement, ...]:
+        """A loop's body without what is the same in every iteration, which is emitted here."""
+        front, rest = split_invariant(body, name, self.room)
+        for statement in front:
+            self._emit(statement)
+            if isinstance(statement, Alloc) and statement.tile.memory == SBUF:
+                self.room -= statement.tile.free_bytes
+        return rest
 
     def load_register(self, place: Place, name: str = "r0", into: Expr | None = None) -> Expr:
         """Read one int32 of HBM into a new register, or into `into`."""

@@ -25,13 +25,12 @@ from trnx.compiler.kernels.splice import Assembly, Place, reads_and_writes
 from trnx.compiler.passes.fuse import fuse
 from trnx.compiler.passes.groups import FusedProgram, Group, Layouts
 from trnx.compiler.passes.induction import Counter, find_counters, with_index
-from trnx.compiler.passes.inline import inline_recomputing
 from trnx.compiler.passes.legalise import legalise
 from trnx.compiler.passes.memory import in_place_pairs
 from trnx.compiler.passes.simplify import simplify, with_literals
 from trnx.compiler.targets import Target
 from trnx.compiler.tile.build import KernelBuilder
-from trnx.compiler.tile.expr import Expr, Index, add, mul, scale, symbol
+from trnx.compiler.tile.expr import Index, add, mul, scale
 from trnx.compiler.tile.ir import row_major
 from trnx.core import (
     Atom,
@@ -51,7 +50,10 @@ from trnx.core.dtypes import int32
 from trnx.core.source import UNKNOWN_SOURCE
 from trnx.ops import functions as op
 
-LowerGroup: TypeAlias = Callable[[Group, FusedProgram, Target], LoweredKernel]
+LowerGroup: TypeAlias = Callable[[Group, FusedProgram, Target, frozenset[Var]], LoweredKernel]
+RESIDENT_SHARE = 0.5
+"""Share of SBUF for what all iterations of a loop read, such as weights."""
+
 Given: TypeAlias = "Literal | StridedView"
 """An operand of a body: a number, or where it lies in the buffers of the kernel."""
 
@@ -112,6 +114,7 @@ class ControlLowering:
         target: the hardware table's row.
         source: the user's line.
         lower_group: lowers one group of a body.
+        wanted: the results that something reads.
     """
 
     def __init__(
@@ -121,6 +124,7 @@ class ControlLowering:
         target: Target,
         source: Source | None,
         lower_group: LowerGroup,
+        wanted: frozenset[Var],
     ) -> None:
         self.equation = equation
         self.params = equation.params
@@ -128,7 +132,9 @@ class ControlLowering:
         self.target = target
         self.source = source
         self.lower_group = lower_group
-        self.kernel = Assembly(equation.primitive.name, source)
+        self.wanted = wanted
+        room = int(target.sbuf_usable_bytes * RESIDENT_SHARE)
+        self.kernel = Assembly(equation.primitive.name, source, room)
         self.results = equation.outputs
 
     def operands(self) -> list[Given]:
@@ -138,14 +144,24 @@ class ControlLowering:
     # Programs -------------------------------------------------------------------------------------
 
     def prepare(
-        self, program: Program, given: Sequence[Given], registers: Mapping[str, Index] | None = None
+        self,
+        program: Program,
+        given: Sequence[Given],
+        registers: Mapping[str, Index] | None = None,
+        consts: int = 0,
     ) -> Steps:
         """Fuse and lower a body for operands in these places.
 
-        Inputs that are numbers become literals of the body.
+        Inputs that are numbers become literals of the body. The first `consts` operands are the
+        same in all iterations.
         """
+        same = {
+            var
+            for var, place in zip(program.inputs[:consts], given, strict=False)
+            if not isinstance(place, Literal)
+        }
         numbers = tuple(g if isinstance(g, Literal) else None for g in given)
-        small = inline_recomputing(with_literals(program, numbers))
+        small = with_literals(program, numbers)
         views = [g for g in given if not isinstance(g, Literal)]
         strides = {
             position: tuple(span.stride for span in view.spans)
@@ -154,7 +170,7 @@ class ControlLowering:
         }
         fused = fuse(small, self.target, Layouts(strides))
         lowered = [
-            self.lower_group(group, fused, self.target)
+            self.lower_group(group, fused, self.target, frozenset(same))
             for group in fused.groups
             if any(0 not in to_indices(v.aval.shape) for v in group.written)
         ]
@@ -235,8 +251,9 @@ class ControlLowering:
             trips = self._trips(count, length)
             for y in stacked:
                 self.copy(_zero(y.aval), Place(y), y.aval)
-        counters = find_counters(body, init, consts)
-        state = _Carries(self, lasts, init, counters)
+        counters = find_counters(body, init, consts, length)
+        moving = [k for k in range(carries) if k not in counters]
+        state = _Carries(self, [lasts[k] for k in moving], [init[k] for k in moving])
         if length == 0 or trips == 0:
             for last, first in zip(lasts, init, strict=True):
                 self.copy(first, Place(last), last.aval)
@@ -246,12 +263,14 @@ class ControlLowering:
             at = add(add(trips, -1), scale(step, -1)) if params["reverse"] else step
             slices = [_slice(x, at) for x in xs]
             indexed, registers = with_index(body, consts, counters, step, length)
-            steps = self.prepare(indexed, [*given, *state.given(), *slices], registers)
+            steps = self.prepare(indexed, [*given, *state.given(), *slices], registers, consts)
             outputs = steps.program.outputs
             y_places = [_row(y, at) for y in stacked]
-            self.finish(steps, outputs[carries:], y_places)
-            state.iterate(steps, consts, y_places)
-        state.leave(trips)
+            self.finish(steps, outputs[len(moving) :], y_places)
+            state.iterate(steps, y_places)
+        for number, counter in counters.items():
+            if lasts[number] in self.wanted:
+                self._count(counter, trips, lasts[number])
 
     def _trips(self, count: Given, length: int) -> Index:
         """The count held inside 0 .. length, as a register unless it is a number."""
@@ -265,6 +284,21 @@ class ControlLowering:
         (place,) = self.small_results(program, [count])
         return self.kernel.load_register(place, "trips")
 
+    def _count(self, counter: Counter, trips: Index, last: Var) -> None:
+        """Write ``start + trips·step``, the last value of a counter."""
+        if isinstance(trips, int):
+            final = literal(counter.after(trips), Aval((), last.aval.dtype))
+            self.copy(final, Place(last), last.aval)
+            return
+        builder = KernelBuilder("count", self.target.name, source=self.source)
+        register = builder.register_argument("n")
+        view = builder.param("y0", (1,), last.aval.dtype, "out")
+        ramp = builder.sbuf((1, 1), last.aval.dtype)
+        value = add(scale(register, counter.step), counter.first)
+        builder.iota(ramp, pattern=((0, 1),), offset=value, channel_multiplier=0)
+        builder.dma_copy(view[None], ramp)
+        self.kernel.splice(LoweredKernel(builder.finish(), (last,)), {}, {"n": trips})
+
     # while_loop -----------------------------------------------------------------------------------
 
     def while_loop(self) -> None:
@@ -273,7 +307,7 @@ class ControlLowering:
         for_cond, for_body = params["cond_consts"], params["body_consts"]
         operands = self.operands()
         init = operands[for_cond + for_body :]
-        state = _Carries(self, self.results, init, {})
+        state = _Carries(self, self.results, init)
         state.enter()
         test = _as_int32(params["cond"])
         steps = self.prepare(test, [*operands[:for_cond], *state.given()])
@@ -287,7 +321,7 @@ class ControlLowering:
         more = self.kernel.load_register(flag, "more")
         with self.kernel.repeat(more):
             given = [*operands[for_cond : for_cond + for_body], *state.given()]
-            state.iterate(self.prepare(params["body"], given), for_body, [])
+            state.iterate(self.prepare(params["body"], given, consts=for_body), [])
             decide()
             self.kernel.load_register(flag, into=more)
 
@@ -306,7 +340,7 @@ class ControlLowering:
             for number in range(len(branches))
         ]
         for register, branch in zip(chosen, branches, strict=True):
-            with self.kernel.loop("once", 0, register):
+            with self.kernel.once(register):
                 self._branch(branch, operands)
 
     def _branch(self, branch: Program, operands: Sequence[Given]) -> None:
@@ -324,27 +358,21 @@ class _Carries:
         owner: ControlLowering,
         lasts: Sequence[Var],
         init: Sequence[Given],
-        counters: Mapping[int, Counter],
     ) -> None:
         self.owner = owner
         self.lasts = lasts
         self.init = init
-        self.counters = counters
 
     def enter(self) -> None:
         """Copy the first values."""
-        for number, (last, first) in enumerate(zip(self.lasts, self.init, strict=True)):
-            if number not in self.counters:
-                self.owner.copy(first, Place(last), last.aval)
+        for last, first in zip(self.lasts, self.init, strict=True):
+            self.owner.copy(first, Place(last), last.aval)
 
     def given(self) -> list[Given]:
         """The carries as operands of the body."""
-        return [
-            self.counters[k].start if k in self.counters else dense_view(last)
-            for k, last in enumerate(self.lasts)
-        ]
+        return [dense_view(last) for last in self.lasts]
 
-    def iterate(self, steps: Steps, consts: int, more: Sequence[Place]) -> None:
+    def iterate(self, steps: Steps, more: Sequence[Place]) -> None:
         """One iteration; `more` are the places of the outputs after the carries."""
         owner = self.owner
         homes = {view.root: var for var, view in steps.given.items()}
@@ -353,7 +381,7 @@ class _Carries:
         for number, last in enumerate(self.lasts):
             atom = steps.program.outputs[number]
             home = Place(last)
-            if number in self.counters or self._stays(steps, atom, last):
+            if self._stays(steps, atom, last):
                 places.append(None)
             elif steps.writer(atom) is None:
                 value = owner.value(steps, atom)
@@ -380,28 +408,6 @@ class _Carries:
 
     def _is_carry(self, value: Given) -> bool:
         return isinstance(value, StridedView) and value.root in self.lasts
-
-    def leave(self, trips: Index) -> None:
-        """Write the last values of counters."""
-        for number, counter in self.counters.items():
-            last = self.lasts[number]
-            if isinstance(trips, int):
-                value = literal(counter.after(trips), last.aval.strong())
-                self.owner.copy(value, Place(last), last.aval)
-            else:
-                self._count(counter, trips, last)
-
-    def _count(self, counter: Counter, trips: Expr, last: Var) -> None:
-        """``start + trips·step`` of a number of iterations in a register."""
-        builder = KernelBuilder("count", self.owner.target.name, source=self.owner.source)
-        builder.register_argument("n")
-        view = builder.param("y0", (1,), last.aval.dtype, "out")
-        ramp = builder.sbuf((1, 1), last.aval.dtype)
-        value = add(scale(symbol("n"), counter.step), counter.first)
-        builder.iota(ramp, pattern=((0, 1),), offset=value, channel_multiplier=0)
-        builder.dma_copy(view[None], ramp)
-        made = LoweredKernel(builder.finish(), (last,))
-        self.owner.kernel.splice(made, {}, {"n": trips})
 
 
 def _is_row_major(view: StridedView) -> bool:
@@ -467,6 +473,7 @@ def lower_control(
     target: Target,
     source: Source | None,
     lower_group: LowerGroup,
+    wanted: frozenset[Var],
 ) -> LoweredKernel:
     """The kernel of a loop or a branch; variables that are no operand or result are scratch memory.
 
@@ -476,7 +483,8 @@ def lower_control(
         target: the hardware table's row.
         source: the user's line.
         lower_group: lowers one group of a body.
+        wanted: the results that something reads.
     """
-    lowering = ControlLowering(equation, views, target, source, lower_group)
+    lowering = ControlLowering(equation, views, target, source, lower_group, wanted)
     _RULES[equation.primitive.name](lowering)
     return lowering.kernel.finish()

@@ -25,6 +25,7 @@ from trnx.compiler.passes.groups import (
     with_written_outputs,
 )
 from trnx.compiler.passes.identity import COPY
+from trnx.compiler.passes.inline import Waits, inline_recomputing
 from trnx.compiler.targets import Target
 from trnx.core import Atom, Equation, LoweringError, Params, Program, Var, message, same_shape
 from trnx.core.program import dim_variables
@@ -62,6 +63,7 @@ class Fuser:
         target: the hardware table's row.
         layouts: strides of inputs and outputs that are not dense.
         copied: numbers of reshapes (among the program's equations) whose operand is copied first.
+        waits: values that must be there before an equation with this first output runs.
     """
 
     def __init__(
@@ -70,8 +72,10 @@ class Fuser:
         target: Target,
         layouts: Layouts,
         copied: frozenset[int] = frozenset(),
+        waits: Waits | None = None,
     ) -> None:
         self.target = target
+        self.waits = dict(waits or {})
         self.copied = copied
         self.origin: dict[Var, int] = {}
         self.program = with_written_outputs(program, target)
@@ -137,6 +141,9 @@ class Fuser:
         copy = Var(var.aval)
         self._append(Equation(COPY, (var,), (copy,), Params({}), user.source))
         self.renamed[var] = copy
+        wait = self.waits.get(user.outputs[0])
+        if wait is not None:
+            self.waits[copy] = wait
         return copy
 
     def view(self, var: Var) -> StridedView | None:
@@ -238,6 +245,10 @@ class Fuser:
             nests = kind in _NESTS and self.clusters[cluster].kinds <= _NESTS
             if free and nests and cluster not in joins:
                 joins.append(cluster)
+        for var in self.waits.get(equation.outputs[0], ()):
+            producer, _ = self._producer(var)
+            if producer is not None:
+                needs |= 1 << self.cluster_of[producer]
         for chosen in _subsets(joins):
             if self._may_join(number, chosen, needs):
                 self._merge(number, chosen, needs)
@@ -613,13 +624,15 @@ def fuse(program: Program, target: Target, layouts: Layouts | None = None) -> Fu
     """Cut a program into groups.
 
     Args:
-        program: of primitives that kernel families lower; no calls.
+        program: of primitives that kernel families lower; no calls but recomputing checkpoints,
+            whose work is done when all their operands are there.
         target: the hardware table's row.
         layouts: strides of inputs and outputs that are not dense.
 
     Raises:
         LoweringError: an equation has no kernel family.
     """
+    program, waits = inline_recomputing(program)
     for equation in program.equations:
         if kind_of(equation.primitive.name) is Kind.CALL:
             raise LoweringError(
@@ -628,7 +641,7 @@ def fuse(program: Program, target: Target, layouts: Layouts | None = None) -> Fu
     copied: frozenset[int] = frozenset()
     while True:
         try:
-            return Fuser(program, target, layouts or Layouts(), copied).run()
+            return Fuser(program, target, layouts or Layouts(), copied, waits).run()
         except _NeedsCopy as request:
             if request.place in copied:
                 raise LoweringError(

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from trnx.compiler.passes.simplify import simplify
 from trnx.compiler.tile.expr import Index
 from trnx.core import (
     Equation,
@@ -13,13 +16,13 @@ from trnx.core import (
     Params,
     Program,
     Size,
+    Source,
     Var,
     dim,
     primitives,
 )
 from trnx.core.dtypes import is_integer
 from trnx.core.program import dim_variables
-from trnx.core.source import UNKNOWN_SOURCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class Counter:
 
     start: Literal
     step: int
+    source: Source
 
     @property
     def first(self) -> int:
@@ -39,13 +43,16 @@ class Counter:
         return self.first + iterations * self.step
 
 
-def find_counters(body: Program, init: Sequence[Any], consts: int) -> dict[int, Counter]:
-    """Carries of the form ``i, i + step, …`` with a number in front, by position.
+def find_counters(
+    body: Program, init: Sequence[Any], consts: int, length: int
+) -> dict[int, Counter]:
+    """Carries of the form ``i, i + step, …`` that start at a number and stay in their dtype.
 
     Args:
         body: inputs (*consts, *carry, *x), outputs (*carry, *y).
         init: first values of the carries.
         consts: how many inputs come before the carries.
+        length: most iterations there may be.
     """
     made = {var: e for e in body.equations for var in e.outputs}
     found: dict[int, Counter] = {}
@@ -55,8 +62,12 @@ def find_counters(body: Program, init: Sequence[Any], consts: int) -> dict[int, 
         if not isinstance(first, Literal) or not is_integer(first.aval.dtype) or equation is None:
             continue
         step = _step(equation, old)
-        if step is not None:
-            found[number] = Counter(first, step)
+        if step is None:
+            continue
+        counter = Counter(first, step, equation.source)
+        limits = np.iinfo(first.aval.dtype)
+        if limits.min <= counter.after(length) <= limits.max:
+            found[number] = counter
     return found
 
 
@@ -77,8 +88,8 @@ def with_index(
     """The body with its counters computed from the loop's index.
 
     Returns:
-        The body, which still has the inputs of the counters but does not read them; and the value
-        of the register that stands for the index.
+        The body without the counters among its inputs and outputs; and the value of the register
+        that stands for the index.
     """
     if not counters:
         return body, {}
@@ -92,15 +103,20 @@ def with_index(
         value = Var(old.aval)
         size: Size = index * counter.step + counter.first
         params = Params({"size": size, "dtype": old.aval.dtype})
-        equations.append(Equation(primitives["dim_size"], (), (value,), params, UNKNOWN_SOURCE))
+        equations.append(Equation(primitives["dim_size"], (), (value,), params, counter.source))
         names[old] = value
     for equation in body.equations:
         inputs = tuple(names.get(a, a) if isinstance(a, Var) else a for a in equation.inputs)
         equations.append(
             Equation(equation.primitive, inputs, equation.outputs, equation.params, equation.source)
         )
-    outputs = [
-        body.inputs[consts + k] if k in counters else names.get(a, a) if isinstance(a, Var) else a
-        for k, a in enumerate(body.outputs)
-    ]
-    return body.replace(equations=equations, outputs=outputs), {name: step}
+    left = body.replace(
+        inputs=[v for v in body.inputs if v not in names],
+        equations=equations,
+        outputs=[
+            names.get(a, a) if isinstance(a, Var) else a
+            for k, a in enumerate(body.outputs)
+            if k not in counters
+        ],
+    )
+    return simplify(left), {name: step}

@@ -104,18 +104,21 @@ def _declare(program: Program, fused: FusedProgram) -> _Names:
     return names
 
 
-def lower_group(group: Group, fused: FusedProgram, target: Target) -> LoweredKernel:
-    """The kernel of one group."""
+def lower_group(
+    group: Group, fused: FusedProgram, target: Target, resident: frozenset[Var] = frozenset()
+) -> LoweredKernel:
+    """The kernel of one group; `resident` variables are not changed by a loop around it."""
     source = group_source(group)
     if group.family == Kind.CONTROL.value:
-        return lower_control(group.equations[-1], fused.views, target, source, lower_group)
+        wanted = frozenset(group.outputs)
+        return lower_control(group.equations[-1], fused.views, target, source, lower_group, wanted)
     alone = _ALONE.get(group.family)
     if alone is not None:
         return alone(group.equations[-1], fused.views, target, source)
     graph = build_graph(group.equations, fused.views, group.outputs)
     if graph.dot is not None:
         beside = [build_graph(g.equations, fused.views, g.outputs) for g in group.beside]
-        return lower_contraction(graph, target, source, beside)
+        return lower_contraction(graph, target, source, beside, resident)
     return lower_row(graph, target, source)
 
 

@@ -10,7 +10,8 @@ Lists are kept short: an edge that queue order and other edges already imply is 
 conflicts exist is found by running the kernel abstractly with every loop cut to the few iterations
 after which the pattern repeats, with vector clocks as knowledge: ``known[queue]`` is the number of
 that queue's instances that have finished when the instance starts. A conflict that is only
-possible asks for an edge, but only a certain one is a wait that implies others.
+possible asks for an edge, but only a certain one is a wait that implies others. A loop that may
+run no iteration teaches those after it nothing.
 """
 
 from __future__ import annotations
@@ -126,6 +127,7 @@ class Conflicts:
         self.regions: dict[int, tuple[Region, ...]] = {}
         self.env: dict[int, Env] = {}
         self.steps: dict[str, int] = {}
+        self.optional: set[str] = set()
         self._answers: dict[tuple[object, ...], bool] = {}
         self._prepare(kernel.body, kernel_env(kernel))
         self._tile_pairs: dict[tuple[int, int], list[tuple[Region, Region]]] = {}
@@ -223,6 +225,8 @@ class Conflicts:
 
     def certain(self, first: _Instance, second: _Instance) -> bool:
         """Whether the two instances conflict in every run."""
+        if self._may_be_missing(first, second):
+            return False
         one, two = first.instruction.id, second.instruction.id
         if any(
             _share(a, first.copies, b, second.copies, sure=True) for a, b in self._tiles(one, two)
@@ -234,6 +238,15 @@ class Conflicts:
             return True
         same = _relation(first.iterations, second.iterations) == (None, ())
         return same and any(a == b for a, b in pairs)
+
+    def _may_be_missing(self, first: _Instance, second: _Instance) -> bool:
+        """Whether the second instance can happen without the first, in a loop that did not run."""
+        for depth, (name, iteration) in enumerate(first.iterations):
+            other = second.iterations[depth] if depth < len(second.iterations) else ("", 0)
+            if other != (name, iteration):
+                inner = first.iterations[depth + (other[0] == name) :]
+                return any(loop in self.optional for loop, _ in inner)
+        return False
 
     def possible(self, first: _Instance, second: _Instance) -> bool:
         """Whether the two instances may conflict."""
@@ -383,10 +396,15 @@ class _Search:
                     else f"while {statement.condition} {position}"
                 )
                 own = [s.tile for s in statement.body if isinstance(s, Alloc)]
+                optional = not trip_count(statement)
+                if optional:
+                    self.conflicts.optional.add(name)
+                before = self.barrier, dict(self.queue_known)
                 for iteration in range(repetitions(statement)):
                     self.copies |= {tile.name: iteration % tile.copies for tile in own}
                     self._body(statement.body, (*iterations, (name, iteration)))
-                if trip_count(statement) is None:
+                if optional:
+                    self.barrier, self.queue_known = before
                     self._forget_copies(own)
             elif isinstance(statement, RegisterLoad):
                 self.barrier = dict(self.queue_length)
