@@ -5,6 +5,7 @@
 
 from trnx.compiler.kernels import contraction as contraction
 from trnx.compiler.kernels import cumulative as cumulative
+from trnx.compiler.kernels import dynamic as dynamic
 from trnx.compiler.kernels import elementwise as elementwise
 from trnx.compiler.kernels import gather as gather
 from trnx.compiler.kernels import movement as movement

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from trnx.compiler.kernels.registry import has_lowering
-from trnx.compiler.passes import expand_cumulative as expand_cumulative
 from trnx.compiler.passes import expand_conv as expand_conv
+from trnx.compiler.passes import expand_cumulative as expand_cumulative
+from trnx.compiler.passes import expand_indexing as expand_indexing
 from trnx.compiler.passes import expand_integer as expand_integer
 from trnx.compiler.passes.expand import EXPANSIONS
 from trnx.compiler.targets import Target
