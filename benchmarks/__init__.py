@@ -1,1 +1,1 @@
-"""Speed measurements against JAX and PyTorch in one process: ``python -m benchmarks host``."""
+"""Speed measurements against JAX and PyTorch: ``python -m benchmarks host``."""

@@ -1,64 +1,116 @@
-"""``python -m benchmarks host [--json FILE] [--threads N]``."""
+"""``python -m benchmarks host|compile|dispatch|bucket [--json FILE] [--only NAME] [--threads N]``.
+
+``python -m benchmarks page`` writes docs/performance.md from the files in benchmarks/results.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
-import math
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
-SUITES = ("host",)
+SUITES = ("host", "compile", "dispatch", "bucket")
 
 
 def _set_threads(count: int) -> None:
-    """Gives every peer the same number of threads; must run before they are imported."""
+    """Gives every peer the same number of threads; must run before they are imported.
+
+    JAX has no variable for it: its pool has a thread per core this process may run on.
+    """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TRNX_THREADS"):
         os.environ[name] = str(count)
+    if count < (os.cpu_count() or 1) and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def _figure(value: float | None, width: int, digits: int = 3) -> str:
+    return f"{'-' if value is None else format(value, f'.{digits}f'):>{width}}"
+
+
+def _measure(suite: Any, name: str, limits: dict[str, float]) -> tuple[Any, dict[str, object]]:
+    """The row of one workload and what else its suite counts."""
+    from benchmarks import harness
+
+    if hasattr(suite, "workload"):
+        return harness.run(suite.workload(name), limits), {}
+    found = suite.run(name)
+    return found if isinstance(found, tuple) else (found, {})
+
+
+def _available(name: str) -> str | None:
+    """Why trnx cannot run a workload yet: the first line of its error; None when it can."""
+    from benchmarks import peers_trnx
+    from benchmarks.workloads import CASES
+    from trnx.core.errors import TrnxError
+
+    for case in CASES:
+        if name.endswith(case.name):
+            try:
+                peers_trnx.jitted(case)(*peers_trnx.inputs(case.arrays()))
+            except (TrnxError, AttributeError, NotImplementedError) as error:
+                return str(error).splitlines()[0]
+    return None
+
+
+def _run(suite_name: str, only: str, threads: int) -> dict[str, object]:
+    from benchmarks import harness, machine
+
+    suite = importlib.import_module(f"benchmarks.{suite_name}")
+    description = machine.describe(threads)
+    limits = {k: float(str(description[k])) for k in ("flops", "bytes")}
+    print(
+        f"{description['cpu']}, {threads} threads, "
+        f"FMA {limits['flops'] / 1e9:.0f} GFLOP/s, copy {limits['bytes'] / 1e9:.1f} GB/s"
+    )
+    columns = "".join(f"{c:>10}" for c in ("trnx ms", "jax ms", "torch ms", "inductor"))
+    print(f"{'workload':52}{columns}{'ratio':>7}{'limit':>7}")
+    rows, missing = [], []
+    for name in suite.NAMES:
+        if only not in name:
+            continue
+        reason = _available(name)
+        if reason is not None:
+            missing.append({"workload": name, "reason": reason})
+            print(f"{name:52} not yet available: {reason}", flush=True)
+            continue
+        row, facts = _measure(suite, name, limits)
+        rows.append({**row.as_dict(), **facts})
+        times = (row.trnx_ms, row.jax_ms, row.torch_ms, row.inductor_ms)
+        print(
+            f"{name:52}{''.join(_figure(t, 10) for t in times)}"
+            f"{_figure(row.ratio, 7, 2)}{_figure(row.limit_share, 7, 2)}",
+            *(f"{k}={v}" for k, v in facts.items()),
+            flush=True,
+        )
+    for group, ratios in harness.grouped((str(r["workload"]), float(r["ratio"])) for r in rows):
+        print(
+            f"geometric mean of best peer / trnx{group}: {harness.geometric_mean(ratios):.2f}, "
+            f"least {min(ratios):.2f}"
+        )
+    return {"machine": description, "rows": rows, "not_available": missing}
 
 
 def main() -> int:
     """Runs a suite, prints a row per workload and writes JSON on request."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("suite", choices=(*SUITES, "page"))
     parser.add_argument("--json", type=Path, help="also write machine and rows to this file")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", help="run workloads whose name contains this")
     options = parser.parse_args()
+    if options.suite == "page":
+        from benchmarks import page
+
+        page.write()
+        return 0
     _set_threads(options.threads)
-
-    from benchmarks import harness, host, machine
-
-    description = machine.describe(options.threads)
-    flops, copy = description["flops"], description["bytes"]
-    assert isinstance(flops, float)
-    assert isinstance(copy, float)
-    print(
-        f"{description['cpu']}, {options.threads} threads, "
-        f"FMA {flops / 1e9:.0f} GFLOP/s, copy {copy / 1e9:.1f} GB/s"
-    )
-    header = (
-        f"{'workload':38}{'trnx':>9}{'jax':>9}{'torch':>9}{'inductor':>10}{'ratio':>7}{'limit':>7}"
-    )
-    print(f"{header}\n{'':38}{'ms':>9}{'ms':>9}{'ms':>9}{'ms':>10}{'':>7}{'share':>7}")
-    rows = []
-    for workload in host.workloads():
-        if options.only not in workload.name:
-            continue
-        row = harness.run(workload, {"flops": flops, "bytes": copy})
-        rows.append(row)
-        print(
-            f"{row.workload:38}{row.trnx_ms:9.3f}{row.jax_ms:9.3f}{row.torch_ms:9.3f}"
-            f"{row.inductor_ms:10.3f}{row.ratio:7.2f}{row.limit_share:7.2f}",
-            flush=True,
-        )
-    if rows:
-        mean = math.exp(sum(math.log(r.ratio) for r in rows) / len(rows))
-        print(f"geometric mean of best peer / trnx: {mean:.2f}")
+    document = _run(options.suite, options.only, options.threads)
     if options.json:
-        document = {"machine": description, "rows": [r.as_dict() for r in rows]}
         options.json.write_text(json.dumps(document, indent=2) + "\n")
     return 0
 

@@ -7,10 +7,12 @@ import os
 import platform
 import threading
 import time
+from importlib import metadata
 
 import llvmlite.binding as llvm
 import numpy as np
 
+_LIBRARIES = ("trnx", "jax", "torch", "llvmlite")
 _FMA_CHAINS = 24
 _FMA_ROUNDS = 2_000_000
 
@@ -111,6 +113,7 @@ def describe(threads: int) -> dict[str, object]:
         "threads": threads,
         "vector_bytes": _vector_bytes(),
         "amx": bool(features.get("amx-tile")),
+        "versions": ", ".join(f"{name} {metadata.version(name)}" for name in _LIBRARIES),
         "flops": fma_limit(threads),
         "bytes": copy_limit(threads),
     }

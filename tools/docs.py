@@ -236,6 +236,15 @@ def _design_notes() -> str:
     return _table(("note", "what was decided"), iter(rows))
 
 
+def _performance(suite: str) -> Callable[[], str]:
+    def generate() -> str:
+        from benchmarks.page import table
+
+        return table(suite)
+
+    return generate
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "activations": _activations,
     "design-notes": _design_notes,
@@ -244,6 +253,10 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "operators": _operators,
     "options": _options,
     "passes": _passes,
+    "performance-bucket": _performance("bucket"),
+    "performance-compile": _performance("compile"),
+    "performance-dispatch": _performance("dispatch"),
+    "performance-host": _performance("host"),
     "program-constraints": _program_constraints,
 }
 """What writes each generated section."""
