@@ -10,16 +10,15 @@ from trnx.ops import _scan_reverse as _scan_reverse
 from trnx.ops import cast as cast
 from trnx.ops import checkpoint as checkpoint
 from trnx.ops import compare as compare
+from trnx.ops import complex as complex
 from trnx.ops import cond as cond
 from trnx.ops import contract as contract
 from trnx.ops import conv as conv
 from trnx.ops import create as create
 from trnx.ops import cumulative as cumulative
 from trnx.ops import custom as custom
-from trnx.ops import dynamic as dynamic
 from trnx.ops import elementwise as elementwise
 from trnx.ops import functions as functions
-from trnx.ops import gather as gather
 from trnx.ops import index as index
 from trnx.ops import integer as integer
 from trnx.ops import movement as movement
@@ -27,5 +26,6 @@ from trnx.ops import random as random
 from trnx.ops import reduce as reduce
 from trnx.ops import scan as scan
 from trnx.ops import select as select
+from trnx.ops import trigonometry as trigonometry
 from trnx.ops import while_loop as while_loop
 from trnx.ops import windows as windows

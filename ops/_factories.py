@@ -155,12 +155,14 @@ def quiet(function: Callable[..., Any]) -> Callable[..., NumpyArray]:
 
 
 def wide(function: Callable[..., Any]) -> Callable[..., NumpyArray]:
-    """A reference computed one precision up (f64; f32 for bf16 and f16) and rounded once."""
+    """A reference computed in double precision and rounded once."""
 
     def reference(*arrays: NumpyArray, **params: Any) -> NumpyArray:
         dtype = np.asarray(arrays[0]).dtype
         if dtype in (float32, *_LOW_PRECISION):
             arrays = tuple(np.asarray(x).astype(float64) for x in arrays)
+        elif dtype == dtypes.complex64:
+            arrays = tuple(np.asarray(x).astype(dtypes.complex128) for x in arrays)
         with np.errstate(all="ignore"):
             return np.asarray(function(*arrays, **params)).astype(dtype)
 
@@ -264,7 +266,10 @@ EXACT: Mapping[str, float] = {}
 # One rounding of the result type, twice over for an implementation that is off by an ulp.
 ROUNDED: Mapping[str, float] = {"f32": 2.4e-7, "f64": 4.5e-16, "bf16": 1.6e-2, "f16": 2e-3}
 # Polynomial evaluations: 2 ulp in f32 and f64 (libm), one ulp in the short types.
-FUNCTION: Mapping[str, float] = {"f32": 4.8e-7, "f64": 1e-15, "bf16": 1.6e-2, "f16": 2e-3}
+# Complex functions are a few of those, multiplied.
+FUNCTION: Mapping[str, float] = {
+    "f32": 4.8e-7, "f64": 1e-15, "bf16": 1.6e-2, "f16": 2e-3, "c64": 2e-6, "c128": 6e-15,
+}  # fmt: skip
 
 _SHAPES: tuple[tuple[int, ...], ...] = ((), (5,), (3, 4), (131, 7), (0, 4))
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from trnx.core import Aval, DTypeError, Linear, Primitive, dtypes, message
+from trnx.ops import complex_functions
 from trnx.ops import functions as op
 from trnx.ops._factories import (
     COMPLEX,
@@ -87,8 +88,9 @@ def _sub_transpose(ct: Array, x: Array, y: Array) -> tuple[Array, Array]:
 
 # ---------------------------------------------------------------- products
 mul_p = binary(
-    "mul", "Product.", accepts=NUMBER, reference=quiet(np.multiply), grad_order=2, linear=True
-)
+    "mul", "Product.", accepts=NUMBER, reference=quiet(np.multiply), grad_order=2, linear=True,
+    tolerance={"c64": 5e-7, "c128": 1e-15},  # a part is the sum of two products
+)  # fmt: skip
 mul_p.def_jvp(
     lambda t, x, y, *, out: op.mul(t, y),
     lambda t, x, y, *, out: op.mul(x, t),
@@ -190,11 +192,18 @@ def _pow(x: NumpyArray, y: NumpyArray) -> NumpyArray:
 
 pow_p = binary(
     "pow",
-    "Power of real floating operands; 0**0 is 1.",
-    accepts=FLOAT,
+    "Power of inexact operands; 0**0 is 1.",
+    accepts=FLOAT + COMPLEX,
     reference=_pow,
     ranges=((0.2, 3.0), (-3.0, 3.0)),
-    tolerance={"f32": 4e-6, "f64": 4e-15, "bf16": 1.6e-2, "f16": 4e-3},
+    tolerance={
+        "f32": 4e-6,
+        "f64": 4e-15,
+        "bf16": 1.6e-2,
+        "f16": 4e-3,
+        "c64": 2e-5,
+        "c128": 4e-14,
+    },
     grad_order=2,
     flops=2,
     transcendental=True,
@@ -218,27 +227,70 @@ pow_p.def_jvp(_pow_jvp_base, _pow_jvp_exponent)
 
 
 # ---------------------------------------------------------------- sign and rounding
+# A complex operand has a root of a sum in its magnitude; real ones are exact.
+_MAGNITUDE = {"f32": 2.4e-7, "f64": 4.5e-16}
+
+
+@quiet
+def _abs(x: NumpyArray) -> NumpyArray:
+    return (
+        np.asarray(np.abs(x.astype(np.complex128))).astype(complex_functions.PART[x.dtype])
+        if (x.dtype in COMPLEX)
+        else np.asarray(np.abs(x))
+    )
+
+
 abs_p = unary(
     "abs",
-    "Absolute value.",
-    accepts=REAL,
-    reference=quiet(np.abs),
+    "Absolute value; the magnitude, a real number, of a complex operand.",
+    accepts=NUMBER,
+    reference=_abs,
     domain=(0.5, 4.0),
+    tolerance=_MAGNITUDE,
     grad_order=2,
 )
-abs_p.def_jvp(lambda t, x, *, out: op.mul(t, op.sign(x)))
+_elementwise_abs = abs_p.abstract
+
+
+def _abs_abstract(x: Aval) -> Aval:
+    out = _elementwise_abs(x)
+    assert isinstance(out, Aval)
+    return Aval(out.shape, complex_functions.PART.get(out.dtype, out.dtype), out.weak)
+
+
+abs_p.abstract = _abs_abstract
+
+
+def _abs_jvp(t: Array, x: Array, *, out: Array) -> Array:
+    if dtypes.is_complex(op.dtype_of(x)):
+        return op.real(op.mul(t, op.conj(op.sign(x))))
+    return op.mul(t, op.sign(x))
+
+
+abs_p.def_jvp(_abs_jvp)
 
 
 @quiet
 def _sign(x: NumpyArray) -> NumpyArray:
+    if x.dtype in COMPLEX:
+        wide_x = x.astype(np.complex128)
+        return np.where(x == 0, x, wide_x / np.where(x == 0, 1, np.abs(wide_x))).astype(x.dtype)
     return np.where(x == 0, x, np.sign(x)).astype(x.dtype)
 
 
-sign_p = unary("sign", "-1, 0 or 1; keeps NaN and the sign of zero.", accepts=REAL, reference=_sign)
+sign_p = unary(
+    "sign",
+    "-1, 0 or 1; keeps NaN and the sign of zero. x / |x| of a complex operand.",
+    accepts=NUMBER,
+    reference=_sign,
+    tolerance={"c64": 5e-7, "c128": 1e-15},
+)
 
 
 @sign_p.def_composite
 def _sign_composite(x: Array) -> Array:
+    if dtypes.is_complex(op.dtype_of(x)):
+        return complex_functions.sign(x)
     if dtypes.is_unsigned_integer(op.dtype_of(x)):
         return op.min(x, 1)
     return op.select(op.gt(x, 0), 1, op.select(op.lt(x, 0), -1, x))
@@ -264,37 +316,56 @@ def _ceil_composite(x: Array) -> Array:
 
 # ---------------------------------------------------------------- exp, log, roots
 def _function(name: str, doc: str, reference: Callable[..., Any], **options: Any) -> Primitive:
-    """A transcendental function of a float."""
+    """A transcendental function of a float or, where `accepts` says so, a complex number."""
     options = {"tolerance": FUNCTION, "grad_order": 2, "transcendental": True, **options}
-    return unary(name, doc, accepts=FLOAT, reference=reference, depth=3, **options)
+    accepts = options.pop("accepts", FLOAT)
+    return unary(name, doc, accepts=accepts, reference=reference, depth=3, **options)
 
 
-exp_p = _function("exp", "Exponential.", wide(np.exp), domain=(-4.0, 4.0))
+exp_p = _function("exp", "Exponential.", wide(np.exp), domain=(-4.0, 4.0), accepts=FLOAT + COMPLEX)
 exp_p.def_jvp(lambda t, x, *, out: op.mul(t, out))
 
-expm1_p = _function("expm1", "exp(x) - 1, accurate near 0.", wide(np.expm1), domain=(-2.0, 2.0))
+expm1_p = _function(
+    "expm1",
+    "exp(x) - 1, accurate near 0.",
+    wide(np.expm1),
+    domain=(-2.0, 2.0),
+    accepts=FLOAT + COMPLEX,
+)
 expm1_p.def_jvp(lambda t, x, *, out: op.mul(t, op.add(out, 1.0)))
 
 
 @expm1_p.def_composite
 def _expm1_composite(x: Array) -> Array:
     """tanh(x/2) * (exp(x) + 1) has no cancellation; far from 0 the plain form is exact enough."""
+    if dtypes.is_complex(op.dtype_of(x)):
+        return complex_functions.expm1(x)
     wide_x = _in_f32(x)
     e = op.exp(wide_x)
     small = op.mul(op.tanh(op.mul(wide_x, 0.5)), op.add(e, 1.0))
     return op.convert(op.select(op.lt(op.abs(wide_x), 1.0), small, op.sub(e, 1.0)), op.dtype_of(x))
 
 
-log_p = _function("log", "Natural logarithm.", wide(np.log), domain=(0.2, 6.0))
+log_p = _function(
+    "log", "Natural logarithm.", wide(np.log), domain=(0.2, 6.0), accepts=FLOAT + COMPLEX
+)
 log_p.def_jvp(lambda t, x, *, out: op.div(t, x))
 
-log1p_p = _function("log1p", "log(1 + x), accurate near 0.", wide(np.log1p), domain=(-0.5, 3.0))
+log1p_p = _function(
+    "log1p",
+    "log(1 + x), accurate near 0.",
+    wide(np.log1p),
+    domain=(-0.5, 3.0),
+    accepts=FLOAT + COMPLEX,
+)
 log1p_p.def_jvp(lambda t, x, *, out: op.div(t, op.add(x, 1.0)))
 
 
 @log1p_p.def_composite
 def _log1p_composite(x: Array) -> Array:
     """log(u) * (x / (u - 1)) with u = 1 + x: the rounding error of u cancels in the quotient."""
+    if dtypes.is_complex(op.dtype_of(x)):
+        return complex_functions.log1p(x)
     wide_x = _in_f32(x)
     u = op.add(wide_x, 1.0)
     change = op.sub(u, 1.0)
@@ -306,28 +377,39 @@ def _log1p_composite(x: Array) -> Array:
 
 sqrt_p = _function(
     "sqrt", "Square root.", wide(np.sqrt), domain=(0.2, 6.0), transcendental=False,
-    tolerance=ROUNDED,
+    tolerance={**ROUNDED, "c64": 6e-7, "c128": 1e-15}, accepts=FLOAT + COMPLEX,
 )  # fmt: skip
 sqrt_p.def_jvp(lambda t, x, *, out: op.div(op.mul(t, 0.5), out))
 
 rsqrt_p = _function(
-    "rsqrt", "Reciprocal of the square root.", wide(lambda x: 1 / np.sqrt(x)), domain=(0.2, 6.0)
+    "rsqrt",
+    "Reciprocal of the square root.",
+    wide(lambda x: 1 / np.sqrt(x)),
+    domain=(0.2, 6.0),
+    accepts=FLOAT + COMPLEX,
 )
 rsqrt_p.def_jvp(lambda t, x, *, out: op.mul(t, op.mul(op.div(out, x), -0.5)))
 
 
 # ---------------------------------------------------------------- sigmoids, error function
-tanh_p = _function("tanh", "Hyperbolic tangent.", wide(np.tanh), domain=(-3.0, 3.0))
+tanh_p = _function(
+    "tanh", "Hyperbolic tangent.", wide(np.tanh), domain=(-3.0, 3.0), accepts=FLOAT + COMPLEX
+)
 tanh_p.def_jvp(lambda t, x, *, out: op.mul(t, op.sub(1.0, op.mul(out, out))))
 
 
 @wide
 def _logistic(x: NumpyArray) -> NumpyArray:
+    if dtypes.is_complex(x.dtype):
+        return np.asarray(1 / (1 + np.exp(-x)))
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e)) + 0 * np.where(np.isnan(x), x, 0)
 
 
-logistic_p = _function("logistic", "1 / (1 + exp(-x)).", _logistic, domain=(-4.0, 4.0))
+logistic_p = _function(
+    "logistic", "1 / (1 + exp(-x)).", _logistic, domain=(-4.0, 4.0), accepts=FLOAT + COMPLEX,
+    tolerance={**FUNCTION, "c64": 8e-6, "c128": 2e-14},  # 1 + tanh cancels
+)  # fmt: skip
 logistic_p.def_jvp(lambda t, x, *, out: op.mul(t, op.mul(out, op.sub(1.0, out))))
 
 erf_p = _function("erf", "Gauss error function.", _stdlib(math.erf), domain=(-3.0, 3.0))
@@ -404,9 +486,13 @@ def _in_f32(x: Array) -> Array:
 
 # Beyond 2**17 (f32) or 2**27 (f64) rounding has lost the angle; compiled code gives NaN there.
 _LOST_ANGLE = {"huge": "compiled sin and cos give NaN where rounding has lost the angle"}
-sin_p = _function("sin", "Sine.", wide(np.sin), domain=(-6.0, 6.0), skips=_LOST_ANGLE)
+sin_p = _function(
+    "sin", "Sine.", wide(np.sin), domain=(-6.0, 6.0), accepts=FLOAT + COMPLEX, skips=_LOST_ANGLE
+)
 sin_p.def_jvp(lambda t, x, *, out: op.mul(t, op.cos(x)))
-cos_p = _function("cos", "Cosine.", wide(np.cos), domain=(-6.0, 6.0), skips=_LOST_ANGLE)
+cos_p = _function(
+    "cos", "Cosine.", wide(np.cos), domain=(-6.0, 6.0), accepts=FLOAT + COMPLEX, skips=_LOST_ANGLE
+)
 cos_p.def_jvp(lambda t, x, *, out: op.neg(op.mul(t, op.sin(x))))
 
 

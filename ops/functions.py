@@ -202,6 +202,31 @@ def pow(x: Array, y: Array) -> Array:
     return _pair("pow", x, y)
 
 
+def atan2(y: Array, x: Array) -> Array:
+    """The angle of the point (x, y), from -π to π."""
+    return _pair("atan2", y, x)
+
+
+def make_complex(x: Array, y: Array) -> Array:
+    """The complex number with real part x and imaginary part y."""
+    return _pair("complex", x, y)
+
+
+def real(x: Array) -> Array:
+    """The real part; a real operand is returned."""
+    return primitives["real"].bind(x) if dtypes.is_complex(dtype_of(x)) else x
+
+
+def imag(x: Array) -> Array:
+    """The imaginary part; zeros for a real operand."""
+    return primitives["imag"].bind(x) if dtypes.is_complex(dtype_of(x)) else zeros_like(x)
+
+
+def conj(x: Array) -> Array:
+    """The complex conjugate; a real operand is returned."""
+    return make_complex(real(x), neg(imag(x))) if dtypes.is_complex(dtype_of(x)) else x
+
+
 def floor_divide(x: Array, y: Array) -> Array:
     """floor(x / y), exact; an integer divided by 0 gives 0."""
     return _pair("floor_divide", x, y)
@@ -548,53 +573,6 @@ def scatter_add(x: Array, indices: Array, updates: Array, axis: int) -> Array:
 def scatter_add_along(x: Array, indices: Array, updates: Array, axis: int) -> Array:
     """The inverse of :func:`take_along`: updates are added, out-of-range indices are dropped."""
     return primitives["scatter_add_along"].bind(x, indices, updates, axis=axis)
-
-
-def dynamic_slice(x: Array, starts: Sequence[Array], sizes: Sequence[Size]) -> Array:
-    """``sizes`` elements per axis from int32 scalar `starts`, clamped so that all lie inside."""
-    return primitives["dynamic_slice"].bind(x, *starts, sizes=tuple(sizes))
-
-
-def dynamic_update_slice(x: Array, update: Array, starts: Sequence[Array]) -> Array:
-    """x with `update` put at int32 scalar `starts`, clamped so that all of it lies inside."""
-    return primitives["dynamic_update_slice"].bind(x, update, *starts)
-
-
-def gather(
-    x: Array, indices: Sequence[Array], axes: Sequence[int], sizes: Sequence[Size], batch: int = 0
-) -> Array:
-    """Windows of x: ``[*shape of the indices, *sizes]``, moved inside where they leave x.
-
-    Args:
-        x: ``batch`` leading axes, then those that windows have.
-        indices: int32 arrays of one shape, which begins with the batch axes: where windows start.
-        axes: the axis of x that each index array is for.
-        sizes: window size per axis of x after the batch axes.
-        batch: leading axes that x and the indices share.
-    """
-    return primitives["gather"].bind(x, *indices, axes=tuple(axes), sizes=tuple(sizes), batch=batch)
-
-
-def scatter(
-    x: Array,
-    indices: Sequence[Array],
-    updates: Array,
-    axes: Sequence[int],
-    kind: str,
-    batch: int = 0,
-    unique: bool = False,
-) -> Array:
-    """x with windows of `updates` set, added, multiplied or compared; others are dropped.
-
-    Args:
-        x, indices, axes, batch: see :func:`gather`.
-        updates: ``[*shape of the indices, *window]``.
-        kind: ``set``, ``add``, ``mul``, ``min`` or ``max``.
-        unique: no two windows overlap, which makes derivatives cheaper.
-    """
-    return primitives["scatter"].bind(
-        x, updates, *indices, axes=tuple(axes), kind=kind, batch=batch, unique=unique
-    )
 
 
 # ---------------------------------------------------------------- along an axis

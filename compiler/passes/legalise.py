@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from trnx.compiler.kernels.registry import has_lowering
+from trnx.compiler.passes import expand_complex as expand_complex
 from trnx.compiler.passes import expand_conv as expand_conv
 from trnx.compiler.passes import expand_cumulative as expand_cumulative
-from trnx.compiler.passes import expand_indexing as expand_indexing
 from trnx.compiler.passes import expand_integer as expand_integer
 from trnx.compiler.passes.expand import EXPANSIONS
 from trnx.compiler.targets import Target
@@ -35,8 +35,10 @@ from trnx.core import (
     use_source,
     use_trace,
 )
-from trnx.core.dtypes import float32, float64
-from trnx.core.program import map_sub_programs
+from trnx.core.dtypes import complex64, complex128, float32, float64, is_complex
+from trnx.core.program import map_sub_programs, sub_programs
+from trnx.core.tracing import RecordTracer
+from trnx.ops import functions
 
 
 class LegaliseTrace(RecordTrace):
@@ -52,13 +54,43 @@ class LegaliseTrace(RecordTrace):
     def process(
         self, primitive: Primitive, operands: Sequence[Any], params: Params
     ) -> Sequence[Any]:
-        expansion = find_expansion(primitive, [aval_of(x) for x in operands], params, self.target)
+        avals = [aval_of(x) for x in operands]
+        if expand_complex.is_involved(primitive, avals, params):
+            return self._on_parts(primitive, operands, avals, params)
+        expansion = find_expansion(primitive, avals, params, self.target)
         if expansion is None:
             return self.record(primitive, operands, params)
         results = expansion(*operands, **params)
         if isinstance(results, list | tuple):
             return list(results)
         return [results]
+
+    def _on_parts(
+        self,
+        primitive: Primitive,
+        operands: Sequence[Any],
+        avals: Sequence[Aval],
+        params: Params,
+    ) -> Sequence[Any]:
+        """A complex operation: on the parts, or as a host call."""
+        if primitive.name == "complex":
+            return self.record(primitive, operands, params)
+        if primitive.name in ("real", "imag"):
+            return [self._part(primitive.name, *operands)]
+        expansion = expand_complex.expansion_of(primitive, avals, params)
+        if expansion is None:
+            return expand_complex.host_call(self, primitive, operands, params)
+        results = expansion(*operands, **params)
+        return list(results) if isinstance(results, list | tuple) else [results]
+
+    def _part(self, name: str, x: Any) -> Any:
+        """A part of a complex value: every one here is a number or made by `complex`."""
+        if not isinstance(x, RecordTracer):
+            return getattr(np.asarray(x), name)[()]
+        made = self.made_by[x.bound]
+        atom = made.inputs[0 if name == "real" else 1]
+        part = atom.value if isinstance(atom, Literal) else RecordTracer(self, atom, x.source)
+        return functions.spread(part, x)
 
     def record(
         self, primitive: Primitive, operands: Sequence[Any], params: Params
@@ -85,16 +117,20 @@ def find_expansion(
 def _narrow(value: Any) -> Any:
     """A parameter value with f64 replaced by f32."""
     if isinstance(value, np.dtype):
-        return float32 if value == float64 else value
+        return _NARROW.get(value, value)
     if type(value) is tuple:
         return tuple(_narrow(part) for part in value)
     return value
 
 
+_NARROW = {float64: float32, complex128: complex64}
+
+
 def _legal_aval(aval: Aval, target: Target) -> Aval:
-    if aval.dtype == float64 and not target.native_f64:
-        return Aval(aval.shape, float32, aval.weak)
-    return aval
+    """The type a value has on the target; complex ones are packed in memory beside that."""
+    if target.native_f64:
+        return aval
+    return aval.with_dtype(_NARROW.get(aval.dtype, aval.dtype), aval.weak)
 
 
 def legalise(program: Program, target: Target) -> Program:
@@ -102,14 +138,17 @@ def legalise(program: Program, target: Target) -> Program:
     trace = LegaliseTrace(program.name, target)
     with use_trace(trace):
         values: dict[Var, Any] = {}
-        for var in program.inputs:
-            values[var] = trace.add_input(_legal_aval(var.aval, target))
-        for var, _ in program.constants:
-            values[var] = trace.add_input(_legal_aval(var.aval, target))
+        for var in (*program.inputs, *(var for var, _ in program.constants)):
+            aval = _legal_aval(var.aval, target)
+            memory = trace.add_input(expand_complex.packed_aval(aval))
+            values[var] = expand_complex.unpack(memory, aval)
         for equation in program.equations:
             with use_source(equation.source if equation.source.file else None):
                 _run(trace, equation, values)
-        results = [values[a] if isinstance(a, Var) else _scalar(a, target) for a in program.outputs]
+        results = [
+            expand_complex.pack(values[a] if isinstance(a, Var) else _scalar(a, target))
+            for a in program.outputs
+        ]
     recorded = trace.build(results)
     trace.end()
     count = len(program.inputs)
@@ -133,7 +172,15 @@ def _run(trace: LegaliseTrace, equation: Equation, values: dict[Var, Any]) -> No
     params = map_sub_programs(equation.params, lambda body: _legal_body(body, trace.target))
     if not trace.target.native_f64:
         params = Params({name: _narrow(value) for name, value in params.items()})
-    results = equation.primitive.bind_all(operands, params)
+    if params is not equation.params and next(sub_programs(params), None) is not None:
+        # Bodies take and give complex values in the form they have in memory.
+        found = equation.primitive.bind_all(list(map(expand_complex.pack, operands)), params)
+        results: Sequence[Any] = [
+            expand_complex.unpack(x, _legal_aval(var.aval, trace.target))
+            for x, var in zip(found, equation.outputs, strict=True)
+        ]
+    else:
+        results = equation.primitive.bind_all(operands, params)
     values.update(zip(equation.outputs, results, strict=True))
 
 
@@ -142,15 +189,21 @@ def _scalar(atom: Literal, target: Target) -> Any:
 
 
 def _narrow_scalar(atom: Literal) -> Any:
-    if atom.aval.dtype != float64:
+    narrow = _NARROW.get(atom.aval.dtype)
+    if narrow is None:
         return atom.value
     with np.errstate(over="ignore"):
-        return np.float32(atom.value)
+        return np.asarray(atom.value).astype(narrow)[()]
 
 
 def _as_target(value: Any, target: Target) -> Any:
     """A constant's array with the dtype its buffer has on the target."""
-    if isinstance(value, Tracer) or aval_of(value).dtype != float64 or target.native_f64:
+    aval = aval_of(value)
+    if isinstance(value, Tracer) or (target.native_f64 and not is_complex(aval.dtype)):
+        return value
+    narrow = aval.dtype if target.native_f64 else _NARROW.get(aval.dtype, aval.dtype)
+    if narrow == aval.dtype and not is_complex(narrow):
         return value
     with np.errstate(over="ignore"):
-        return np.asarray(value).astype(np.float32)
+        array = np.asarray(value).astype(narrow)
+    return np.stack([array.real, array.imag], -1) if is_complex(narrow) else array

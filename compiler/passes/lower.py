@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from trnx.compiler.kernels.contraction import lower_contraction
 from trnx.compiler.kernels.cumulative import lower_cumulative
-from trnx.compiler.kernels.dynamic import lower_dynamic
 from trnx.compiler.kernels.group import build_graph
 from trnx.compiler.kernels.movement import lower_movement
 from trnx.compiler.kernels.registry import Kind
@@ -26,7 +25,6 @@ _ALONE: dict[str, Callable[..., LoweredKernel]] = {
     Kind.MOVEMENT.value: lower_movement,
     Kind.SCATTER.value: lower_scatter,
     Kind.CUMULATIVE.value: lower_cumulative,
-    Kind.DYNAMIC.value: lower_dynamic,
 }
 """Families of one equation: ``lower(equation, views, target, source)``."""
 
@@ -135,9 +133,12 @@ def group_source(group: Group) -> Source | None:
 def host_call(equation: Equation, names: Mapping[Var, str]) -> HostCall:
     """A counted call of the primitive's NumPy meaning; the equation travels as program text."""
     inputs = tuple(dict.fromkeys(a for a in equation.inputs if isinstance(a, Var)))
-    body = Program(equation.primitive.name, inputs, (), (equation,), equation.outputs)
+    name = equation.primitive.name
+    if name == "packed_call":
+        name = equation.params["program"].name  # of the complex operation
+    body = Program(name, inputs, (), (equation,), equation.outputs)
     return HostCall(
-        equation.primitive.name,
+        name,
         tuple(names[v] for v in inputs),
         tuple(names[v] for v in equation.outputs),
         (("program", program_text(body)),),

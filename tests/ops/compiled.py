@@ -21,6 +21,7 @@ from trnx.compiler.sim.machine import SimOptions, simulate
 from trnx.compiler.targets import target as find_target
 from trnx.core import Params, Primitive, Program, RecordTrace, aval_of, dtypes
 from trnx.core.tracing import use_trace
+from trnx.ops.complex import PART
 from trnx.runtime.convert import from_host
 from trnx.runtime.devices import CPU, NEURON
 from trnx.runtime.programs import executable_for
@@ -32,7 +33,7 @@ from trnx.transforms.zeros import instantiate_all, zero_of
 DEVICES = {"neuron": NEURON, "cpu": CPU}
 
 # 64-bit arithmetic is for the cpu row of the target table: a NeuronCore has none.
-_WIDE = frozenset({dtypes.float64, dtypes.int64, dtypes.uint64})
+_WIDE = frozenset({dtypes.float64, dtypes.int64, dtypes.uint64, dtypes.complex128})
 
 
 def lowering_of(primitive: Primitive) -> str:
@@ -51,10 +52,9 @@ def runs_on(call: Call, target: str) -> bool:
     """Whether a call has a meaning of its own on a target."""
     outs = call.primitive.out_avals(call.avals, call.params)
     used = {*call.dtypes, *(aval.dtype for aval in outs)}
-    if any(map(dtypes.is_complex, used)):
-        return False  # complex arithmetic has no tile form; it is refused by name
     row = find_target(DEVICES[target].target)
-    return all(map(row.holds, used)) and (target == "cpu" or not used & _WIDE)
+    held = {PART.get(dtype, dtype) for dtype in used}  # complex numbers are pairs of tiles
+    return all(map(row.holds, held)) and (target == "cpu" or not used & _WIDE)
 
 
 def chosen(primitive: Primitive, target: str, every: bool) -> list[Call]:
@@ -108,6 +108,13 @@ def _inputs(wanted: Sequence[Call]) -> list[NumpyArray]:
     return [x for call in wanted for x in call.operands()]
 
 
+def _memory(x: NumpyArray) -> NumpyArray:
+    """An operand as buffers have it: complex numbers are pairs of real ones."""
+    if not dtypes.is_complex(x.dtype):
+        return x
+    return np.stack([x.real, x.imag], -1)
+
+
 def _compare(
     results: Sequence[Any], wanted: list[tuple[Call, list[NumpyArray]]], what: str
 ) -> None:
@@ -116,6 +123,8 @@ def _compare(
     for call, outs in wanted:
         for want in outs:
             got = np.asarray(next(values))
+            if dtypes.is_complex(want.dtype) and not dtypes.is_complex(got.dtype):
+                got = np.ascontiguousarray(got).view(want.dtype)  # parts, as memory has them
             try:
                 call.compare(got.reshape(want.shape), want, what)
             except AssertionError as error:
@@ -147,7 +156,7 @@ def check_sim(primitive: Primitive, target: str, every: bool) -> None:
     name = DEVICES[target].target
     program = compile_program(program_of(only), name)
     options = SimOptions(timeline=False)
-    result = simulate(program, _inputs(only), options=options)
+    result = simulate(program, list(map(_memory, _inputs(only))), options=options)
     assert not result.findings, result.findings[:3]
     _compare(result.outputs, wanted, f"simulator of {target}")
 

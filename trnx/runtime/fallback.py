@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from trnx.compiler.passes import expand_complex as expand_complex  # texts may name its primitive
 from trnx.core.errors import UnsupportedError, message
 from trnx.core.parsing import parse_program
 from trnx.core.program import Literal, Program, Var

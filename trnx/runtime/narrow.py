@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from trnx.core.avals import Aval
-from trnx.core.dtypes import short_name
+from trnx.core.dtypes import is_complex, short_name
 from trnx.core.source import Source, current_source
+from trnx.ops.complex import WHOLE
 from trnx.runtime.array import Array, donate
 from trnx.runtime.devices import Device
 from trnx.runtime.executable import CompiledProgram, Executable
@@ -29,20 +30,31 @@ class PrecisionWarning(UserWarning):
 
 
 def buffer_dtypes(
-    compiled: CompiledProgram,
+    compiled: CompiledProgram, in_avals: Sequence[Aval], out_avals: Sequence[Aval]
 ) -> tuple[tuple[np.dtype[Any], ...], tuple[np.dtype[Any], ...]]:
-    """Element types of the program's inputs and of its results, as its native code has them."""
+    """Element types of the program's inputs and of its results, as its native code has them.
+
+    A complex array is a real buffer [..., 2] there; its element type is the complex one.
+    """
     tile = compiled.tile_program
     by_name = {buffer.name: buffer.dtype for buffer in tile.buffers}
-    inputs = tuple(buffer.dtype for buffer in tile.buffers if buffer.kind == "input")
-    return inputs, tuple(by_name[name] for name in tile.outputs)
+    inputs = [buffer.dtype for buffer in tile.buffers if buffer.kind == "input"]
+    outputs = [by_name[name] for name in tile.outputs]
+    return (
+        tuple(_whole(d, a) for d, a in zip(inputs, in_avals, strict=True)),
+        tuple(_whole(d, a) for d, a in zip(outputs, out_avals, strict=True)),
+    )
+
+
+def _whole(dtype: np.dtype[Any], aval: Aval) -> np.dtype[Any]:
+    return WHOLE.get(dtype, dtype) if is_complex(aval.dtype) else dtype
 
 
 def is_narrowed(
     compiled: CompiledProgram, in_avals: Sequence[Aval], out_avals: Sequence[Aval]
 ) -> bool:
     """True if native code has another dtype than the user's arrays somewhere."""
-    inputs, outputs = buffer_dtypes(compiled)
+    inputs, outputs = buffer_dtypes(compiled, in_avals, out_avals)
     wanted = [aval.dtype for aval in (*in_avals, *out_avals)]
     return [*inputs, *outputs] != wanted
 
@@ -54,7 +66,8 @@ class NarrowedExecutable(Executable):
 
     Args:
         compiled, device, bound: as for Executable.
-        out_avals: types of the results as the user sees them.
+        in_avals: types of all inputs as the user sees them, bound ones first.
+        out_avals: types of the results likewise.
         convert: ``convert(array, dtype, device)`` makes an array of another dtype.
     """
 
@@ -64,17 +77,23 @@ class NarrowedExecutable(Executable):
         self,
         compiled: CompiledProgram,
         device: Device,
+        in_avals: Sequence[Aval],
         out_avals: Sequence[Aval],
         bound: Sequence[Array],
         convert: Convert,
     ) -> None:
-        inputs, outputs = buffer_dtypes(compiled)
+        inputs, outputs = buffer_dtypes(compiled, in_avals, out_avals)
         self._convert = convert
         self._dtypes = inputs[len(bound) :]
         self._wide_avals = tuple(out_avals)
         narrow = [a.with_dtype(d, a.weak) for a, d in zip(out_avals, outputs, strict=True)]
         narrow_bound = [self._as(array, dtype) for array, dtype in zip(bound, inputs, strict=False)]
         super().__init__(compiled, device, narrow, narrow_bound)
+
+    @property
+    def input_dtypes(self) -> tuple[np.dtype[Any], ...]:
+        """Element types of the native code's inputs, those that are not bound."""
+        return self._dtypes
 
     def _as(self, array: Array, dtype: np.dtype[Any]) -> Array:
         return array if array.dtype == dtype else self._convert(array, dtype, array.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from trnx import numpy as tnp
 from trnx.core import dtypes
 from trnx.interop.jax.registry import Site, Value, elementwise, elementwise_table, rule
 from trnx.ops import functions as op
+from trnx.ops.trigonometry import is_negative
 
 elementwise_table(
     {
@@ -30,10 +32,11 @@ elementwise_table(
         "rsqrt": op.rsqrt,
         "sin": op.sin,
         "cos": op.cos,
-        "tan": tnp.tan,
-        "sinh": tnp.sinh,
-        "cosh": tnp.cosh,
         "exp2": tnp.exp2,
+        "atan2": op.atan2,
+        "complex": op.make_complex,
+        "real": op.real,
+        "imag": op.imag,
         "abs": op.abs,
         "square": lambda x: op.mul(x, x),
         "add": op.add,
@@ -79,24 +82,15 @@ def _rem(site: Site, x: Value, y: Value) -> Value:
         other = op.bitwise_and(op.ne(rest, 0), op.lt(op.bitwise_xor(rest, x), 0))
         return op.select(op.eq(y, 0), x, op.select(other, op.sub(rest, y), rest))
     size = op.remainder(op.abs(x), op.abs(y))
-    return op.select(_is_negative(x), op.neg(size), size)
-
-
-def _is_negative(x: Value) -> Value:
-    """Where a float has its sign bit set, -0.0 included."""
-    return op.bitwise_or(op.lt(x, 0.0), op.bitwise_and(op.eq(x, 0.0), op.lt(op.div(1.0, x), 0.0)))
+    return op.select(is_negative(x), op.neg(size), size)
 
 
 @elementwise("pow")
 def _pow(site: Site, x: Value, y: Value) -> Value:
-    (_, exponent), dtype = site.operands, site.result.dtype
+    _, exponent = site.operands
     if dtypes.is_integer(exponent.dtype):
         return _power_of_bits(x, y)
-    return op.pow(x, y) if not dtypes.is_complex(dtype) else _complex_pow(x, y)
-
-
-def _complex_pow(x: Value, y: Value) -> Value:
-    return op.exp(op.mul(y, op.log(x)))
+    return op.pow(x, y)
 
 
 def _power_of_bits(x: Value, y: Value) -> Value:
@@ -162,6 +156,146 @@ def erfc(x: Value) -> Value:
     return op.select(op.lt(x, 0.0), op.sub(2.0, positive), positive)
 
 
+# ---------------------------------------------------------------- circular and hyperbolic
+def _i(z: Value) -> Value:
+    """i z."""
+    return op.make_complex(op.neg(op.imag(z)), op.real(z))
+
+
+def _minus_i(z: Value) -> Value:
+    """-i z."""
+    return op.make_complex(op.imag(z), op.neg(op.real(z)))
+
+
+def _one(x: Value) -> Value:
+    return op.scalar_like(1, x)
+
+
+def _atanh(x: Value) -> Value:
+    """log1p(2x / (1 - x)) / 2 is exact near 0; by oddness the argument is not negative."""
+    if dtypes.is_complex(op.dtype_of(x)):
+        one = _one(x)
+        return op.mul(op.sub(op.log1p(x), op.log1p(op.neg(x))), op.scalar_like(0.5, one))
+    size = op.abs(x)
+    value = op.mul(op.log1p(op.div(op.mul(size, 2.0), op.sub(1.0, size))), 0.5)
+    return op.select(op.lt(x, 0.0), op.neg(value), op.select(op.eq(x, 0.0), x, value))
+
+
+def _asinh(x: Value) -> Value:
+    if dtypes.is_complex(op.dtype_of(x)):
+        return _minus_i(_asin(_i(x)))
+    size = op.abs(x)
+    # log1p(x + x² / (1 + sqrt(1 + x²))); the square is left out where it would overflow.
+    large = op.gt(size, 1e4 if op.dtype_of(x).itemsize > 2 else 100.0)
+    safe = op.select(large, 1.0, size)
+    square = op.mul(safe, safe)
+    near = op.log1p(op.add(safe, op.div(square, op.add(op.sqrt(op.add(square, 1.0)), 1.0))))
+    far = op.add(op.log(op.select(large, size, 1.0)), math.log(2))
+    value = op.select(large, far, near)
+    return op.select(op.lt(x, 0.0), op.neg(value), op.select(op.eq(x, 0.0), x, value))
+
+
+def _acosh(x: Value) -> Value:
+    if dtypes.is_complex(op.dtype_of(x)):
+        one = _one(x)
+        roots = op.mul(op.sqrt(op.add(x, one)), op.sqrt(op.sub(x, one)))
+        return op.log(op.add(x, roots))
+    large = op.gt(x, 1e4 if op.dtype_of(x).itemsize > 2 else 100.0)
+    safe = op.sub(op.select(large, 2.0, x), 1.0)
+    near = op.log1p(op.add(safe, op.sqrt(op.mul(safe, op.add(safe, 2.0)))))
+    far = op.add(op.log(op.select(large, x, 1.0)), math.log(2))
+    return op.select(large, far, near)
+
+
+def _asin(x: Value) -> Value:
+    if not dtypes.is_complex(op.dtype_of(x)):
+        return op.atan2(x, op.sqrt(op.mul(op.sub(1.0, x), op.add(1.0, x))))
+    # Kahan: the parts from roots of 1 - z and 1 + z, which keep the branch cuts.
+    one = _one(x)
+    a, b = op.sqrt(op.sub(one, x)), op.sqrt(op.add(one, x))
+    real = op.atan2(op.real(x), op.real(op.mul(a, b)))
+    return op.make_complex(real, _asinh(op.imag(op.mul(op.conj(a), b))))
+
+
+def _acos(x: Value) -> Value:
+    if not dtypes.is_complex(op.dtype_of(x)):
+        return op.mul(op.atan2(op.sqrt(op.sub(1.0, x)), op.sqrt(op.add(1.0, x))), 2.0)
+    one = _one(x)
+    a, b = op.sqrt(op.sub(one, x)), op.sqrt(op.add(one, x))
+    real = op.mul(op.atan2(op.real(a), op.real(b)), 2.0)
+    return op.make_complex(real, _asinh(op.imag(op.mul(op.conj(b), a))))
+
+
+def _atan(x: Value) -> Value:
+    if dtypes.is_complex(op.dtype_of(x)):
+        return _minus_i(_atanh(_i(x)))
+    return op.atan2(x, op.full(op.shape_of(x), _one(x)))
+
+
+def _tan(x: Value) -> Value:
+    return _minus_i(op.tanh(_i(x))) if dtypes.is_complex(op.dtype_of(x)) else tnp.tan(x)
+
+
+def _sinh(x: Value) -> Value:
+    return _minus_i(op.sin(_i(x))) if dtypes.is_complex(op.dtype_of(x)) else tnp.sinh(x)
+
+
+def _cosh(x: Value) -> Value:
+    return op.cos(_i(x)) if dtypes.is_complex(op.dtype_of(x)) else tnp.cosh(x)
+
+
+def _cbrt(x: Value) -> Value:
+    """A power of the magnitude, made exact by one Newton step."""
+    dtype = op.dtype_of(x)
+    if dtype.itemsize < 4:
+        return op.convert(_cbrt(op.convert(x, dtypes.float32)), dtype)
+    size = op.abs(x)
+    plain = op.bitwise_or(op.eq(size, 0.0), op.bitwise_not(op.lt(size, math.inf)))
+    safe = op.select(plain, 1.0, size)
+    y = op.exp(op.div(op.log(safe), 3.0))
+    y = op.sub(y, op.div(op.sub(y, op.div(safe, op.mul(y, y))), 3.0))
+    return op.select(plain, x, op.mul(y, op.sign(x)))
+
+
+def _low_in_f32(function: Callable[[Value], Value]) -> Callable[[Value], Value]:
+    """bf16 and f16 are computed in f32 and rounded once."""
+
+    def run(x: Value) -> Value:
+        dtype = op.dtype_of(x)
+        if dtype.itemsize >= 4:
+            return function(x)
+        return op.convert(function(op.convert(x, dtypes.float32)), dtype)
+
+    return run
+
+
+elementwise_table(
+    {
+        name: _low_in_f32(function)
+        for name, function in {
+            "acos": _acos,
+            "acosh": _acosh,
+            "asin": _asin,
+            "asinh": _asinh,
+            "atan": _atan,
+            "atanh": _atanh,
+            "cbrt": _cbrt,
+            "cosh": _cosh,
+            "sinh": _sinh,
+            "tan": _tan,
+        }.items()
+    }
+)
+
+
+@elementwise("conj")
+def _conj(site: Site, x: Value, **_: Any) -> Value:
+    """A real operand, which JAX allows here, becomes complex."""
+    if dtypes.is_complex(op.dtype_of(x)):
+        return op.conj(x)
+    return op.make_complex(x, op.zeros_like(x))
+
+
 # ---------------------------------------------------------------- shifts
 _SHIFTS = {
     "shift_left": op.shift_left,
@@ -216,9 +350,8 @@ def _select_n(site: Site, which: Value, *cases: Value) -> Value:
 @rule("convert_element_type")
 def _convert(site: Site, x: Value, *, new_dtype: Any, **_: Any) -> Value:
     target = site.result.dtype
-    (source,) = site.operands
-    if dtypes.is_float(source.dtype) and dtypes.is_unsigned_integer(target):
-        return op.convert(x, target)
+    if dtypes.is_complex(op.dtype_of(x)) and not dtypes.is_complex(target):
+        x = op.real(x)
     return op.convert(x, target)
 
 
