@@ -525,9 +525,21 @@ def convert(e: Emitter, node: Node) -> Value:
     return result
 
 
+@lowers(Kind.ELEMENTWISE, "high_word")
+def high_word(e: Emitter, node: Node) -> Value:
+    """The upper 32 bits of a 64-bit integer, read from memory as words."""
+    (x,) = node.operands
+    if x.op == "load":
+        return e.load_words(x, 1)
+    shifted, result = e.tile(node, int64), e.tile(node)
+    e.builder.tensor_scalar(shifted, e.view(x), 32, op0="arith_shift_right")
+    e.builder.tensor_copy(result, shifted)
+    return result
+
+
 def _narrowed(e: Emitter, x: Node, node: Node) -> TileView:
     """A 64-bit integer as a shorter one: its low words, read from memory, keep the low bits."""
-    low = e.load_low_words(x)
+    low = e.load_words(x, 0)
     target = e.dtype_of(node)
     if target == int32:
         return low

@@ -489,11 +489,11 @@ class Emitter:
             target = self.word(store.access, axes, "out", part)
             self.builder.dma_copy(target, self.full_shape(words, source, axes), engine=GPSIMD)
 
-    def load_low_words(self, node: Node) -> TileView:
-        """The low 32 bits of a 64-bit integer load."""
+    def load_words(self, node: Node, part: int) -> TileView:
+        """The low (part 0) or high (part 1) 32 bits of a 64-bit integer load."""
         assert node.access is not None
         result = self.scratch(node.axes, int32)
-        source = self.word(node.access, node.axes, "in", 0)
+        source = self.word(node.access, node.axes, "in", part)
         self.builder.dma_copy(result, source, engine=self.next_queue())
         return result
 

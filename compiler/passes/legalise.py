@@ -18,6 +18,7 @@ from trnx.compiler.passes import expand_complex as expand_complex
 from trnx.compiler.passes import expand_conv as expand_conv
 from trnx.compiler.passes import expand_cumulative as expand_cumulative
 from trnx.compiler.passes import expand_integer as expand_integer
+from trnx.compiler.passes import long_compare
 from trnx.compiler.passes.expand import EXPANSIONS
 from trnx.compiler.targets import Target
 from trnx.core import (
@@ -57,6 +58,10 @@ class LegaliseTrace(RecordTrace):
         avals = [aval_of(x) for x in operands]
         if expand_complex.is_involved(primitive, avals, params):
             return self._on_parts(primitive, operands, avals, params)
+        if primitive.name in long_compare.COMPARISONS and not self.target.native_i64:
+            compared = long_compare.by_words(primitive.name, *operands, self.made_by)
+            if compared is not None:
+                return [compared]
         expansion = find_expansion(primitive, avals, params, self.target)
         if expansion is None:
             return self.record(primitive, operands, params)

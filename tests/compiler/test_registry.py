@@ -12,7 +12,10 @@ from trnx.compiler.passes.simplify import RULES as SIMPLIFY
 from trnx.compiler.tile import isa
 from trnx.core import primitives
 
-COMPILER_ONLY = {"copy", "reciprocal", "square", "silu"}
+COMPILER_ONLY = {
+    "copy", "high_word", "maximum_in_runs", "reciprocal", "scatter_rows", "silu", "square", "update_at",
+    "windows",
+}  # fmt: skip
 """Names kernels use for nodes of their own; no primitive has them."""
 
 
