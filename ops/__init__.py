@@ -17,8 +17,10 @@ from trnx.ops import conv as conv
 from trnx.ops import create as create
 from trnx.ops import cumulative as cumulative
 from trnx.ops import custom as custom
+from trnx.ops import dynamic as dynamic
 from trnx.ops import elementwise as elementwise
 from trnx.ops import functions as functions
+from trnx.ops import gather as gather
 from trnx.ops import index as index
 from trnx.ops import integer as integer
 from trnx.ops import movement as movement

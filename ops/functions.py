@@ -575,6 +575,53 @@ def scatter_add_along(x: Array, indices: Array, updates: Array, axis: int) -> Ar
     return primitives["scatter_add_along"].bind(x, indices, updates, axis=axis)
 
 
+def dynamic_slice(x: Array, starts: Sequence[Array], sizes: Sequence[Size]) -> Array:
+    """``sizes`` elements per axis from int32 scalar `starts`, clamped so that all lie inside."""
+    return primitives["dynamic_slice"].bind(x, *starts, sizes=tuple(sizes))
+
+
+def dynamic_update_slice(x: Array, update: Array, starts: Sequence[Array]) -> Array:
+    """x with `update` put at int32 scalar `starts`, clamped so that all of it lies inside."""
+    return primitives["dynamic_update_slice"].bind(x, update, *starts)
+
+
+def gather(
+    x: Array, indices: Sequence[Array], axes: Sequence[int], sizes: Sequence[Size], batch: int = 0
+) -> Array:
+    """Windows of x: ``[*shape of the indices, *sizes]``, moved inside where they leave x.
+
+    Args:
+        x: ``batch`` leading axes, then those that windows have.
+        indices: int32 arrays of one shape, which begins with the batch axes: where windows start.
+        axes: the axis of x that each index array is for.
+        sizes: window size per axis of x after the batch axes.
+        batch: leading axes that x and the indices share.
+    """
+    return primitives["gather"].bind(x, *indices, axes=tuple(axes), sizes=tuple(sizes), batch=batch)
+
+
+def scatter(
+    x: Array,
+    indices: Sequence[Array],
+    updates: Array,
+    axes: Sequence[int],
+    kind: str,
+    batch: int = 0,
+    unique: bool = False,
+) -> Array:
+    """x with windows of `updates` set, added, multiplied or compared; others are dropped.
+
+    Args:
+        x, indices, axes, batch: see :func:`gather`.
+        updates: ``[*shape of the indices, *window]``.
+        kind: ``set``, ``add``, ``mul``, ``min`` or ``max``.
+        unique: no two windows overlap, which makes derivatives cheaper.
+    """
+    return primitives["scatter"].bind(
+        x, updates, *indices, axes=tuple(axes), kind=kind, batch=batch, unique=unique
+    )
+
+
 # ---------------------------------------------------------------- along an axis
 def cumsum(x: Array, axis: int, reverse: bool = False) -> Array:
     """Running sum along `axis`, from the end with `reverse`."""

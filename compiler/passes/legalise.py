@@ -17,6 +17,7 @@ from trnx.compiler.kernels.registry import has_lowering
 from trnx.compiler.passes import expand_complex as expand_complex
 from trnx.compiler.passes import expand_conv as expand_conv
 from trnx.compiler.passes import expand_cumulative as expand_cumulative
+from trnx.compiler.passes import expand_indexing as expand_indexing
 from trnx.compiler.passes import expand_integer as expand_integer
 from trnx.compiler.passes import long_compare
 from trnx.compiler.passes.expand import EXPANSIONS

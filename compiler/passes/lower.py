@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from trnx.compiler.kernels.contraction import lower_contraction
 from trnx.compiler.kernels.cumulative import lower_cumulative
+from trnx.compiler.kernels.dynamic import lower_dynamic
 from trnx.compiler.kernels.group import build_graph
 from trnx.compiler.kernels.movement import lower_movement
 from trnx.compiler.kernels.registry import Kind
@@ -22,6 +23,7 @@ from trnx.core import Equation, Program, Source, Var, program_text, use_source
 from trnx.core.source import UNKNOWN_SOURCE
 
 _ALONE: dict[str, Callable[..., LoweredKernel]] = {
+    Kind.DYNAMIC.value: lower_dynamic,
     Kind.MOVEMENT.value: lower_movement,
     Kind.SCATTER.value: lower_scatter,
     Kind.CUMULATIVE.value: lower_cumulative,
