@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trnx_torch.checking import CheckReport, DivergenceError, check
+    from trnx_torch.compile.metrics import get_dynamo_metrics, reset_dynamo_metrics
     from trnx_torch.interchange import from_torch, to_torch
     from trnx_torch.report import (
         FallbackWarning,
@@ -28,8 +29,10 @@ __all__ = [
     "clear_op_tracking",
     "from_torch",
     "get_compiled_graphs",
+    "get_dynamo_metrics",
     "get_executed_ops",
     "get_fallback_ops",
+    "reset_dynamo_metrics",
     "to_torch",
 ]
 
@@ -43,6 +46,8 @@ _HOMES = {
     "get_executed_ops": "report",
     "get_fallback_ops": "report",
     "from_torch": "interchange",
+    "get_dynamo_metrics": "compile.metrics",
+    "reset_dynamo_metrics": "compile.metrics",
     "to_torch": "interchange",
 }
 

@@ -143,6 +143,11 @@ class Executable:
         """
         return self._results
 
+    @property
+    def aliases(self) -> tuple[int | None, ...]:
+        """Per output buffer the input, bound ones first, whose memory it may be written to."""
+        return tuple(buffer.alias for buffer in self._buffers)
+
     # ---- calls
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""Errors of the compile backend."""
+"""Errors and warnings of the compile backend."""
 
 from __future__ import annotations
 
@@ -15,3 +15,11 @@ class UnsupportedOpError(TrnxError, NotImplementedError):
     def __init__(self, cause: str, source: Source, remedy: str) -> None:
         super().__init__(message(cause, source, remedy))
         self.source = source
+
+
+class GraphFallbackWarning(UserWarning):
+    """A captured graph runs eagerly because of option ``fallback_execution``."""
+
+
+class ExactShapesWarning(UserWarning):
+    """A graph with symbolic sizes is compiled once per size instead of once per bucket."""

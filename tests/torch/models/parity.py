@@ -105,7 +105,9 @@ def check(
     """
     training = Training(model, batch, loss, compiled)
     trnx_torch.clear_op_tracking()
-    training.check(rtol, atol)
+    # Dynamo leaves recurrent modules out of graphs unless it is told otherwise.
+    with torch._dynamo.config.patch(allow_rnn=True):
+        training.check(rtol, atol)
     found = trnx_torch.get_fallback_ops()
     if not fallbacks:
         assert found == {}, found

@@ -3,13 +3,17 @@
 from trnx_torch.compile.aten import (
     activation,
     contraction,
+    convolution,
     factory,
+    foreach,
     indexing,
     loss,
     movement,
     normalisation,
     pointwise,
+    pooling,
     reduction,
+    special,
 )
 from trnx_torch.compile.aten.registry import RULES, AtenRule, overload_name
 
@@ -18,12 +22,16 @@ __all__ = [
     "AtenRule",
     "activation",
     "contraction",
+    "convolution",
     "factory",
+    "foreach",
     "indexing",
     "loss",
     "movement",
     "normalisation",
     "overload_name",
     "pointwise",
+    "pooling",
     "reduction",
+    "special",
 ]

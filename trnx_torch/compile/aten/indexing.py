@@ -12,6 +12,7 @@ from typing import Any
 import trnx.lax as lax
 import trnx.numpy as np
 from trnx.core.dtypes import is_bool
+from trnx.ops import functions as op
 from trnx_torch.compile.aten.movement import padded
 from trnx_torch.compile.aten.registry import lowers
 
@@ -114,7 +115,8 @@ class _Places:
         if len(self.sizes) > 1:
             rows = np.reshape(rows, (*self.sizes, *self.rest))
         inverse = tuple(sorted(range(len(self.order)), key=self.order.__getitem__))
-        return rows if inverse == self.order else np.transpose(rows, inverse)
+        in_order = self.order == tuple(range(len(self.order)))
+        return rows if in_order else np.transpose(rows, inverse)
 
     def picked(self, taken: Value) -> Value:
         """A result whose index axes lead, in PyTorch's order of axes."""
@@ -169,8 +171,8 @@ def add_rows(rows: Value, index: Value, updates: Value) -> Value:
 
 
 def set_rows(rows: Value, index: Value, updates: Value) -> Value:
-    """Slices of axis 0 replaced."""
-    return rows.at[index].set(updates)
+    """Slices of axis 0 replaced; of several for one slice the last counts."""
+    return op.scatter(rows, [index], np.expand_dims(updates, index.ndim), (0,), "set")
 
 
 @lowers("index_add.default")
@@ -184,26 +186,55 @@ def _index_add(x: Value, dim: int, index: Value, source: Value, *, alpha: float 
 
 @lowers("scatter.value", "scatter.src")
 def _scatter(x: Value, dim: int, index: Value, source: Value) -> Value:
-    """One pass per index column; columns apply in order, so the last write wins as in PyTorch."""
+    return _scattered(x, dim, index, source, "set")
+
+
+_KINDS = {
+    "sum": "add",
+    "add": "add",
+    "prod": "mul",
+    "multiply": "mul",
+    "amin": "min",
+    "amax": "max",
+}
+
+
+@lowers("scatter.reduce", "scatter.value_reduce")
+def _scatter_with(x: Value, dim: int, index: Value, source: Value, *, reduce: str) -> Value:
+    return _scattered(x, dim, index, source, _KINDS[reduce])
+
+
+@lowers("scatter_reduce.two")
+def _scatter_reduce(
+    x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Value:
+    if reduce not in _KINDS:
+        raise NotImplementedError(f"scatter_reduce with reduce={reduce!r}")
+    if not include_self:  # elements that are reached begin with the identity of the reduction
+        start = {"sum": 0, "prod": 1}.get(reduce)
+        if start is None:
+            raise NotImplementedError(f"scatter_reduce with {reduce!r} and include_self=False")
+        x = _scattered(x, dim, index, start, "set")
+    return _scattered(x, dim, index, source, _KINDS[reduce])
+
+
+def _scattered(x: Value, dim: int, index: Value, source: Value, kind: str) -> Value:
+    """Elements along an axis set or combined; an index smaller than ``x`` reaches a corner."""
+    if x.ndim == 0:
+        flat = np.reshape(x, (1,))
+        own = source if isinstance(source, int | float) else np.reshape(source, (-1,))
+        return np.reshape(_scattered(flat, 0, np.reshape(index, (-1,)), own, kind), ())
     axis = dim % x.ndim
-    if tuple(s for a, s in enumerate(x.shape) if a != axis) != tuple(
-        s for a, s in enumerate(index.shape) if a != axis
-    ):
-        raise NotImplementedError("a scatter whose index is smaller than its input off the axis")
-    if index.shape[axis] > 16:
-        raise NotImplementedError("a scatter with more than 16 indices per row")
-    index = narrow(index)
-    positions = np.reshape(
-        np.arange(x.shape[axis], dtype=np.int32),
-        tuple(-1 if a == axis else 1 for a in range(x.ndim)),
-    )
-    for column in range(index.shape[axis]):
-        pick: list[slice] = [slice(None)] * x.ndim
-        pick[axis] = slice(column, column + 1)
-        value = source if isinstance(source, int | float | bool) else source[tuple(pick)]
-        fill = np.full((), value, dtype=x.dtype) if isinstance(value, int | float) else value
-        x = np.where(positions == index[tuple(pick)], fill, x)
-    return x
+    if isinstance(source, int | float | bool):
+        source = np.full(index.shape, source, dtype=x.dtype)
+    source = _corner(source, index.shape).astype(x.dtype)
+    window = np.moveaxis(_crop(x, index, axis), axis, -1)
+    places = np.moveaxis(narrow(index), axis, -1)
+    updates = np.expand_dims(np.moveaxis(source, axis, -1), -1)
+    lead = x.ndim - 1
+    out = op.scatter(window, [places], updates, (lead,), kind, batch=lead)
+    out = np.moveaxis(out, -1, axis)
+    return out if out.shape == x.shape else _put_corner(x, out)
 
 
 @lowers("scatter_add.default")

@@ -9,6 +9,7 @@ from typing import Any
 import trnx.lax as lax
 import trnx.numpy as np
 from trnx.core import structurally_equal
+from trnx.ops import functions as op
 from trnx_torch.compile.aten.registry import lowers
 
 Value = Any
@@ -240,11 +241,20 @@ def _unfold(x: Value, dim: int, size: int, step: int) -> Value:
     return np.stack(pieces, axis=x.ndim)
 
 
-@lowers("as_strided.default")
-def _as_strided(
-    x: Value, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-) -> Value:
-    """A view of the storage in other strides; `x` is taken to be dense and row major."""
+def _storage_places(size: Sequence[int], stride: Sequence[int], offset: int) -> Value:
+    """The position in dense memory of each element of a strided view, as int32."""
+    place = np.full((), offset, dtype=np.int32)
+    for axis, (count, own) in enumerate(zip(size, stride, strict=True)):
+        along = np.reshape(
+            np.arange(count, dtype=np.int32),
+            tuple(-1 if a == axis else 1 for a in range(len(size))),
+        )
+        place = place + along * own
+    return np.broadcast_to(place, tuple(size))
+
+
+def _covers(x: Value, size: Sequence[int], stride: Sequence[int], offset: int) -> bool:
+    """Whether a strided view is all of the memory of `x`, row major."""
     natural: list[int] = []
     step = 1
     for count in reversed(size):
@@ -254,16 +264,36 @@ def _as_strided(
         _is(count, 1) or _is(own, wanted)
         for count, own, wanted in zip(size, stride, natural, strict=True)
     )
-    if same and _is(storage_offset or 0, 0) and _is(step, x.size):
+    return same and _is(offset, 0) and _is(step, x.size)
+
+
+@lowers("as_strided.default")
+def _as_strided(
+    x: Value, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Value:
+    """A view of the storage in other strides; `x` is taken to be dense and row major."""
+    offset = storage_offset or 0
+    if _covers(x, size, stride, offset):
         return np.reshape(x, tuple(size))
-    place = np.full((), storage_offset or 0, dtype=np.int32)
-    for axis, (count, own) in enumerate(zip(size, stride, strict=True)):
-        along = np.reshape(
-            np.arange(count, dtype=np.int32),
-            tuple(-1 if a == axis else 1 for a in range(len(size))),
-        )
-        place = place + along * own
-    return lax.take(np.reshape(x, (-1,)), np.broadcast_to(place, tuple(size)), 0)
+    return lax.take(np.reshape(x, (-1,)), _storage_places(size, stride, offset), 0)
+
+
+@lowers("as_strided_scatter.default")
+def _as_strided_scatter(
+    x: Value,
+    source: Value,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> Value:
+    """The elements of a strided view replaced; `x` is taken to be dense and row major."""
+    offset = storage_offset or 0
+    source = np.broadcast_to(source.astype(x.dtype), tuple(size))
+    if _covers(x, size, stride, offset):
+        return np.reshape(source, x.shape)
+    places = np.reshape(_storage_places(size, stride, offset), (-1,))
+    updates = np.reshape(source, (-1, 1))
+    return np.reshape(op.scatter(np.reshape(x, (-1,)), [places], updates, (0,), "set"), x.shape)
 
 
 @lowers("select.int")

@@ -204,11 +204,11 @@ def _batch_norm_eval(
     eps: float,
 ) -> tuple[Value, Value, Value]:
     _, spread, _ = _per_channel(x)
-    scale = np.reciprocal(np.sqrt(_wide(running_var) + eps))
-    hat = (_wide(x) - spread(_wide(running_mean))) * spread(scale)
-    out = _scaled(hat, weight, bias, (1, -1, *(1,) * (x.ndim - 2)))
-    empty = np.zeros((0,), dtype=scale.dtype)
-    return out.astype(x.dtype), empty, empty
+    mean, scale = _wide(running_mean), np.reciprocal(np.sqrt(_wide(running_var) + eps))
+    out = _scaled(
+        (_wide(x) - spread(mean)) * spread(scale), weight, bias, (1, -1, *(1,) * (x.ndim - 2))
+    )
+    return out.astype(x.dtype), mean, scale
 
 
 @lowers("native_batch_norm_backward.default")
