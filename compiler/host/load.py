@@ -14,12 +14,12 @@ from collections.abc import Sequence
 import llvmlite.binding as llvm
 
 from trnx.compiler.host.cpu import Cpu, host_cpu
-from trnx.compiler.host.library import POOL, symbols_of
 from trnx.compiler.host.program import HostCode, packed_symbol
 from trnx.compiler.tile.ir import HostCall
 
 _addresses: dict[str, int] = {}
 _lock = threading.RLock()
+_POOL_START = "trnx_pool_init"
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -109,11 +109,12 @@ def load(code: HostCode, cpu: Cpu | None = None) -> NativeProgram:
             f"program '{code.name}' was compiled for another processor. Compile it again here."
         )
     with _lock:
-        for library, text in code.libraries:
-            _load_library(library, text)
-        for symbol, text in code.objects:
-            if symbol not in _addresses:
-                _add_object(text, (symbol,))
+        starts_pool = _POOL_START not in _addresses
+        for symbols, text in (*code.libraries, *code.objects):
+            if not _addresses.keys() >= set(symbols):
+                _add_object(text, symbols)
+        if starts_pool and _POOL_START in _addresses:
+            _start_pool()
         entries = tuple(s for s in code.steps if isinstance(s, str))
         if entries and entries[0] not in _addresses:
             _add_object(code.entry, (*entries, *map(packed_symbol, entries)))
@@ -129,18 +130,16 @@ def _add_object(code: bytes, symbols: Sequence[str]) -> None:
     for symbol in symbols:
         address = engine.get_function_address(symbol)
         assert address, f"object lacks {symbol}"
+        if symbol in _addresses:  # an object of another program brought it
+            continue
         llvm.add_symbol(symbol, address)
         _addresses[symbol] = address
     # Detached is never disposed: workers may be running the code while the interpreter ends.
     engine.detach()
 
 
-def _load_library(library: str, code: bytes) -> None:
-    if all(symbol in _addresses for symbol in symbols_of(library)):
-        return
-    _add_object(code, symbols_of(library))
-    if library == POOL:
-        ctypes.CFUNCTYPE(None)(_addresses["trnx_pool_init"])()
-        if hasattr(os, "register_at_fork"):
-            forget = ctypes.CFUNCTYPE(None)(_addresses["trnx_pool_forget"])
-            os.register_at_fork(after_in_child=forget)
+def _start_pool() -> None:
+    ctypes.CFUNCTYPE(None)(_addresses[_POOL_START])()
+    if hasattr(os, "register_at_fork"):
+        forget = ctypes.CFUNCTYPE(None)(_addresses["trnx_pool_forget"])
+        os.register_at_fork(after_in_child=forget)

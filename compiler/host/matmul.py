@@ -12,12 +12,17 @@ A block of ``height`` rows and ``width`` vectors of c stays in registers while k
 functions for a few heights: rows are shared out evenly over tall blocks where that works out, else
 over falling powers of two. Columns that do not fill a panel take functions of their own. A single
 row of c over plain rows of b adds up whole rows, so that b is read in long runs.
+
+Each block is a library of its own. A caller that knows its sizes asks for a product that contains
+only the blocks those sizes take (`Needs`): compiling all of them takes longer than most kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from trnx.compiler.host.cpu import Cpu
 from trnx.compiler.host.emit import I64, PTR, Function, Module, Value, i64, vector_type
@@ -67,20 +72,136 @@ _PART_HEIGHTS = (8, 4, 2, 1)
 """Heights for panels that are not full."""
 
 
-def matmul_symbol(dtype: DType, cpu: Cpu) -> str:
-    """Name of the function for ``dtype`` (fp32 or f64)."""
-    return f"trnx_matmul_{'f64' if dtype == float64 else 'f32'}_{cpu.tag}"
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The blocks a product may take.
+
+    Attributes:
+        full: heights of blocks of whole panels, falling.
+        part: heights of blocks of panels that are not full, falling.
+        flat: whether c may have a single row.
+    """
+
+    full: tuple[int, ...]
+    part: tuple[int, ...]
+    flat: bool
 
 
-def emit_matmul(module: Module, dtype: DType) -> None:
-    """Add the matrix product in ``dtype`` to a module."""
-    assert dtype in (float32, float64)
-    block = blocking(module.cpu)
-    for height in block.heights:
-        _emit_block(module, dtype, height, block.width, full=True)
-    for height in _PART_HEIGHTS:
-        _emit_block(module, dtype, height, block.width, full=False)
-    _emit_driver(module, dtype, block)
+def all_needs(cpu: Cpu) -> Needs:
+    """Every block: for sizes that are not known."""
+    return Needs(blocking(cpu).heights, _PART_HEIGHTS, True)
+
+
+def needs_of(
+    cpu: Cpu, dtype: DType, rows: Collection[int] | None, columns: Collection[int] | None
+) -> Needs:
+    """The blocks for products whose c has one of these numbers of rows and of columns.
+
+    None stands for a number that is not known.
+    """
+    every, block, width = all_needs(cpu), blocking(cpu), panel_columns(cpu, dtype)
+    full: set[int] = set()
+    part: set[int] = set()
+    for m in () if rows is None else rows:
+        full.update(_heights_for(m, block))
+        part.update(_greedy(m, _PART_HEIGHTS))
+    wide = columns is None or any(n >= width for n in columns)
+    ragged = columns is None or any(n % width for n in columns)
+    if rows is None:
+        full, part = set(every.full), set(every.part)
+    return Needs(
+        tuple(sorted(full, reverse=True)) if wide else (),
+        tuple(sorted(part, reverse=True)) if ragged else (),
+        rows is None or 1 in rows,
+    )
+
+
+def _heights_for(m: int, block: Blocking) -> set[int]:
+    """Heights of the blocks that the driver cuts ``m`` rows of a full panel into."""
+    blocks = max(1, -(-m // block.heights[0]))
+    share, larger = divmod(m, blocks)
+    if share >= block.heights[block.tall - 1]:
+        return {share, share + 1} if larger else {share}
+    return _greedy(m, block.heights)
+
+
+def _greedy(rest: int, heights: Sequence[int]) -> set[int]:
+    found = set()
+    while rest > 0:
+        height = next(h for h in heights if h <= rest)
+        found.add(height)
+        rest -= height
+    return found
+
+
+def matmul_symbol(dtype: DType, cpu: Cpu, needs: Needs | None = None) -> str:
+    """Name of the product in ``dtype`` (fp32 or f64) that contains the blocks of ``needs``."""
+    name = f"trnx_matmul_{'f64' if dtype == float64 else 'f32'}_{cpu.tag}"
+    if needs is None or needs == all_needs(cpu):
+        return name
+    full = "_full" + "_".join(map(str, needs.full)) if needs.full else ""
+    part = "_part" + "_".join(map(str, needs.part)) if needs.part else ""
+    return f"{name}{full}{part}{'_flat' if needs.flat else ''}"
+
+
+_SYMBOL: Final = re.compile(
+    r"trnx_matmul_(f32|f64)_([0-9a-f]+)(?:_full([\d_]+?))?(?:_part([\d_]+?))?(_flat)?"
+)
+_MENTION: Final = re.compile(rb"(trnx_matmul_f(?:32|64)_[0-9a-z_]+)\0")
+
+
+def products_in(code: bytes) -> set[str]:
+    """Products that an object calls."""
+    return {
+        name
+        for name in (found.decode() for found in _MENTION.findall(code))
+        if _SYMBOL.fullmatch(name)
+    }
+
+
+def _meaning(symbol: str, cpu: Cpu) -> tuple[DType, Needs]:
+    match = _SYMBOL.fullmatch(symbol)
+    assert match is not None and match[2] == cpu.tag, symbol
+    dtype = float64 if match[1] == "f64" else float32
+    if match[3] is None and match[4] is None and match[5] is None:
+        return dtype, all_needs(cpu)
+    full, part = (tuple(map(int, found.split("_"))) if found else () for found in match.group(3, 4))
+    return dtype, Needs(full, part, match[5] is not None)
+
+
+def blocks_of(symbol: str, cpu: Cpu) -> tuple[str, ...]:
+    """Libraries of the blocks that a product calls."""
+    dtype, needs = _meaning(symbol, cpu)
+    width = blocking(cpu).width
+    full = (_block_name(cpu, dtype, height, width, True) for height in needs.full)
+    part = (_block_name(cpu, dtype, height, width, False) for height in needs.part)
+    return (*full, *part, *([_row_name(cpu, dtype)] if needs.flat else ()))
+
+
+def matmul_text(symbol: str, cpu: Cpu) -> str:
+    """LLVM assembly of a product; it calls its blocks."""
+    dtype, needs = _meaning(symbol, cpu)
+    module = Module(cpu)
+    _emit_driver(module, symbol, dtype, needs)
+    return module.text()
+
+
+def block_text(symbol: str, cpu: Cpu) -> str:
+    """LLVM assembly of a block."""
+    match = _BLOCK.fullmatch(symbol)
+    assert match is not None, symbol
+    dtype = float64 if match[1] == "f64" else float32
+    module = Module(cpu)
+    if match[2] is None:
+        _emit_row(module, dtype)
+    else:
+        _emit_block(module, dtype, int(match[2]), int(match[3]), full=match[4] is None)
+    return module.text()
+
+
+def is_block(symbol: str) -> bool:
+    """Whether a symbol names a block."""
+    return _BLOCK.fullmatch(symbol) is not None
 
 
 def panel_columns(cpu: Cpu, dtype: DType) -> int:
@@ -102,9 +223,9 @@ class _Group:
     accumulate: Value
 
 
-def _emit_driver(module: Module, dtype: DType, block: Blocking) -> None:
+def _emit_driver(module: Module, symbol: str, dtype: DType, needs: Needs) -> None:
     sizes = [(I64, n) for n in ("b_panel", "m", "n", "k_tile", "k", "accumulate")]
-    f = Function(module, matmul_symbol(dtype, module.cpu), "void", [*_ARGUMENTS, *sizes])
+    f = Function(module, symbol, "void", [*_ARGUMENTS, *sizes])
     element = "double" if dtype == float64 else "float"
     tile, k = f.argument("k_tile"), f.argument("k")
     tiles = _ceil_div(f, k, tile)
@@ -121,7 +242,7 @@ def _emit_driver(module: Module, dtype: DType, block: Blocking) -> None:
         f.select(f.icmp("slt", left, rows), left, rows),
         f.binary("or", f.argument("accumulate"), later),
     )
-    _emit_group(f, dtype, block, element, group)
+    _emit_group(f, dtype, needs, element, group)
     f.end_loop(groups)
     f.finish()
 
@@ -130,9 +251,10 @@ def _ceil_div(f: Function, a: Value, b: Value) -> Value:
     return f.binary("sdiv", f.binary("add", a, f.binary("sub", b, i64(1))), b)
 
 
-def _emit_group(f: Function, dtype: DType, block: Blocking, element: str, group: _Group) -> None:
+def _emit_group(f: Function, dtype: DType, needs: Needs, element: str, group: _Group) -> None:
     """All blocks of c for one group of tiles."""
     m, n = f.argument("m"), f.argument("n")
+    block = blocking(f.cpu)
     columns = panel_columns(f.cpu, dtype)
     tallest, lowest = block.heights[0], block.heights[block.tall - 1]
     blocks = _ceil_div(f, m, i64(tallest))
@@ -140,7 +262,9 @@ def _emit_group(f: Function, dtype: DType, block: Blocking, element: str, group:
     share = f.binary("sdiv", m, blocks)
     even = f.icmp("sge", share, i64(lowest))
     larger = f.binary("sub", m, f.binary("mul", share, blocks))
-    first, start_panel = _emit_flat(f, dtype, columns, element, group)
+    first, start_panel = i64(0), group.b
+    if needs.flat:
+        first, start_panel = _emit_flat(f, dtype, columns, element, group)
     across = f.begin_loop(first, n, columns, carried=[start_panel])
     panel = across.carried[0]
     next_panel = f.pointer(panel, f.argument("b_panel"), element)
@@ -159,8 +283,12 @@ def _emit_group(f: Function, dtype: DType, block: Blocking, element: str, group:
     rest = f.binary("sub", m, row)
     extra = f.convert("zext", f.icmp("slt", count, larger), I64)
     spread = f.binary("add", share, extra)
-    greedy = f.select(full, _largest(f, rest, block.heights), _largest(f, rest, _PART_HEIGHTS))
-    height = f.select(f.binary("and", full, even), spread, greedy)
+    height = i64(0)
+    if needs.part:
+        height = _largest(f, rest, needs.part)
+    if needs.full:
+        whole_height = f.select(even, spread, _largest(f, rest, needs.full))
+        height = f.select(full, whole_height, height) if needs.part else whole_height
     f.line(f"{following.text} = add i64 {row.text}, {height.text}")
     # What the next block needs is fetched meanwhile: more rows of a, or the next columns of b.
     more = f.icmp("slt", following, m)
@@ -186,15 +314,18 @@ def _emit_group(f: Function, dtype: DType, block: Blocking, element: str, group:
     join = f.new_block()
     whole, part = f.new_block(), f.new_block()
     f.branch(full, whole, part)
-    for label, heights, kind in ((whole, block.heights, True), (part, _PART_HEIGHTS, False)):
+    for label, heights, kind in ((whole, needs.full, True), (part, needs.part, False)):
         f.place(label)
+        if not heights:  # no size this product is for comes here
+            f.jump(join)
+            continue
         targets = [f.new_block() for _ in heights]
         cases = " ".join(f"i64 {h}, label %{t}" for h, t in zip(heights, targets, strict=True))
         f.line(f"switch {height}, label %{targets[-1]} [ {cases} ]")
         for h, place in zip(heights, targets, strict=True):
             f.place(place)
             name = _block_name(f.cpu, dtype, h, block.width, kind)
-            f.line(f"call void @{name}({', '.join(map(str, arguments))})")
+            f.call_void(name, *arguments)
             f.jump(join)
     f.place(join)
     counted = f.binary("add", count, i64(1))
@@ -223,17 +354,50 @@ def _emit_flat(
     plain = f.icmp("eq", f.argument("b_panel"), i64(columns))
     whole = f.binary("sub", f.argument("n"), f.binary("srem", f.argument("n"), i64(lanes)))
     done = f.select(f.binary("and", single, plain), whole, i64(0))
+    work, after = f.new_block(), f.new_block()
+    f.branch(f.icmp("sgt", done, i64(0)), work, after)
+    f.place(work)
+    f.call_void(
+        _row_name(f.cpu, dtype),
+        f.argument("c"),
+        group.a,
+        f.argument("a_pitch"),
+        f.argument("a_step"),
+        group.b,
+        f.argument("b_pitch"),
+        f.argument("b_step"),
+        done,
+        f.argument("k_tile"),
+        group.k,
+        group.accumulate,
+    )
+    f.jump(after)
+    f.place(after)
+    return done, f.pointer(group.b, done, element)
+
+
+def _row_name(cpu: Cpu, dtype: DType) -> str:
+    return f"{matmul_symbol(dtype, cpu)}_row"
+
+
+def _emit_row(module: Module, dtype: DType) -> None:
+    """c[n] for n a multiple of the vector's lanes: whole rows of b are added up."""
+    names = [name for name in _ARGUMENTS if name[1] != "c_pitch"]
+    sizes = [(I64, n) for n in ("n", "k_tile", "k", "accumulate")]
+    f = Function(module, _row_name(module.cpu, dtype), "void", [*names, *sizes])
+    lanes = _lanes(f.cpu, dtype)
+    element = "double" if dtype == float64 else "float"
     vector = vector_type(element, lanes)
-    fresh = f.icmp("eq", group.accumulate, i64(0))
+    done = f.argument("n")
+    fresh = f.icmp("eq", f.argument("accumulate"), i64(0))
     clear = f.begin_loop(i64(0), f.select(fresh, done, i64(0)), lanes)
     f.store(f.number(0.0, vector), f.pointer(f.argument("c"), clear.index, element))
     f.end_loop(clear)
     tile = f.argument("k_tile")
-    some = f.icmp("sgt", done, i64(0))
-    tiles = f.begin_loop(i64(0), f.select(some, _ceil_div(f, group.k, tile), i64(0)))
-    a = f.pointer(group.a, f.binary("mul", tiles.index, f.argument("a_step")), element)
-    b = f.pointer(group.b, f.binary("mul", tiles.index, f.argument("b_step")), element)
-    left = f.binary("sub", group.k, f.binary("mul", tiles.index, tile))
+    tiles = f.begin_loop(i64(0), _ceil_div(f, f.argument("k"), tile))
+    a = f.pointer(f.argument("a"), f.binary("mul", tiles.index, f.argument("a_step")), element)
+    b = f.pointer(f.argument("b"), f.binary("mul", tiles.index, f.argument("b_step")), element)
+    left = f.binary("sub", f.argument("k"), f.binary("mul", tiles.index, tile))
     k = f.select(f.icmp("slt", left, tile), left, tile)
     grouped = f.binary("and", k, i64(-_FLAT_ROWS))
     for low, high, rows in ((i64(0), grouped, _FLAT_ROWS), (grouped, k, 1)):
@@ -253,11 +417,14 @@ def _emit_flat(
         f.end_loop(inner)
         f.end_loop(outer)
     f.end_loop(tiles)
-    return done, f.pointer(group.b, done, element)
+    f.finish()
 
 
 def _block_name(cpu: Cpu, dtype: DType, height: int, width: int, full: bool) -> str:
     return f"{matmul_symbol(dtype, cpu)}_{height}x{width}{'' if full else '_part'}"
+
+
+_BLOCK: Final = re.compile(r"trnx_matmul_(f32|f64)_[0-9a-f]+_(?:(\d+)x(\d+)(_part)?|row)")
 
 
 def _emit_block(module: Module, dtype: DType, height: int, width: int, full: bool) -> None:
@@ -265,7 +432,7 @@ def _emit_block(module: Module, dtype: DType, height: int, width: int, full: boo
     sizes = [(I64, "n"), (I64, "k_tile"), (I64, "k"), (I64, "accumulate")]
     sizes += [(PTR, "ahead"), (I64, "ahead_pitch"), (I64, "ahead_step")]
     name = _block_name(module.cpu, dtype, height, width, full)
-    f = Function(module, name, "void", [*_ARGUMENTS, *sizes], internal=True)
+    f = Function(module, name, "void", [*_ARGUMENTS, *sizes])
     lanes = _lanes(module.cpu, dtype)
     if full or module.cpu.masked:
         _Block(f, dtype, height, width, lanes, masked=not full).emit(i64(0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trnx.compiler.host.emit import I64, Value, i64
-from trnx.compiler.host.matmul import matmul_symbol, panel_columns
+from trnx.compiler.host.matmul import matmul_symbol, needs_of, panel_columns
 from trnx.compiler.host.surroundings import Surroundings
 from trnx.compiler.host.temporaries import Temporaries, base_address
 from trnx.compiler.host.types import DType
@@ -135,20 +135,44 @@ def _call(
     panel = panel_columns(f.cpu, dtype)
     if isinstance(moving, TileAccess):
         panel = around.tiles[moving.tile].panel or panel
+    rows, columns = _free_size(stationary), _free_size(destination)
+    needs = needs_of(f.cpu, dtype, _values(rows), _values(columns))
     f.call_void(
-        matmul_symbol(dtype, f.cpu),
+        matmul_symbol(dtype, f.cpu, needs),
         *place(destination),
         *place(stationary),
         indices.value(contraction.stationary_step),
         *place(moving),
         indices.value(contraction.moving_step),
         i64(panel),
-        indices.value(_free_size(stationary)),
-        indices.value(_free_size(destination)),
+        indices.value(rows),
+        indices.value(columns),
         indices.value(contraction.tile),
         indices.value(contraction.total),
         accumulate,
     )
+
+
+def _values(size: Index) -> set[int] | None:
+    """The values above 0 that a size may have: a number, or the tile of ``min(tile, n - k·i)`` and
+    what is left of it at the end when the tile divides every k. None when nobody knows.
+    """
+    if isinstance(size, int):
+        return {size} if size > 0 else set()
+    if size.const or len(size.terms) != 1:
+        return None
+    atom, coefficient = size.terms[0]
+    if coefficient != 1 or not isinstance(atom, Call) or atom.op != "min":
+        return None
+    tile, rest = atom.args
+    if isinstance(rest, int):
+        tile, rest = rest, tile
+    if not isinstance(tile, int) or isinstance(rest, int) or tile <= 0:
+        return None
+    if any(step % tile for _, step in rest.terms):
+        return None
+    left = rest.const % tile
+    return {tile, left} if left else {tile}
 
 
 # Loops ------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Compiles tile programs for the CPU of this process.
 
-Each distinct kernel becomes one object, found again by the hash of its content, so equal layers of
-one program or of several are compiled once. A small entry object calls the kernels in order.
+Each distinct kernel is compiled once and found again by the hash of its content, so equal layers of
+one program or of several share code. A small entry object calls the kernels in order.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ from trnx.compiler.host.cpu import Cpu, host_cpu
 from trnx.compiler.host.emit import I32, I64, PTR, Function, Module, Value, i64
 from trnx.compiler.host.index import Indices
 from trnx.compiler.host.kernel import KernelEmitter
-from trnx.compiler.host.library import libraries_for, library_text
-from trnx.compiler.host.phases import APART, OVERLAPPING, SAME_BASE
+from trnx.compiler.host.library import (
+    called_by,
+    libraries_for,
+    library_level,
+    library_text,
+    symbols_of,
+)
+from trnx.compiler.host.phases import APART, OVERLAPPING, SAME_BASE, Aliases
 from trnx.compiler.tile.ir import Buffer, HostCall, Kernel, KernelCall, TileProgram
 from trnx.core import config
 from trnx.core.source import Source
 
-FORMAT: Final = 3
+FORMAT: Final = 5
 """Changes whenever generated code or its calling convention does."""
 
 _SKIPPED: Final = frozenset(("source", "deps", "id", "address", "copies"))
@@ -99,21 +105,26 @@ def available_cores() -> int:
 class HostCode:
     """A compiled tile program, ready to be stored.
 
-    ``objects`` maps symbols of kernels to object code; ``entry`` holds two functions per native
-    segment, the one named in ``steps``, between which the program's host calls come, and its
+    ``libraries`` and ``objects`` hold object code with the functions it defines, shared ones and
+    kernels; each calls only what comes before it, or with it. ``entry`` holds two functions per
+    native segment, the one named in ``steps``, between which the program's host calls come, and its
     packed form (`packed_symbol`). ``buffers`` names the buffers in call order; with
     ``arena_bytes`` the arena's address comes after them.
     """
 
     name: str
     cpu_key: str
-    objects: tuple[tuple[str, bytes], ...]
+    objects: tuple[SharedObject, ...]
     entry: bytes
     steps: tuple[str | HostCall, ...]
-    libraries: tuple[tuple[str, bytes], ...]
+    libraries: tuple[SharedObject, ...]
     buffers: tuple[str, ...]
     registers: tuple[str, ...]
     arena_bytes: int
+
+
+SharedObject = tuple[tuple[str, ...], bytes]
+"""Functions that other objects call, and the object code that defines them."""
 
 
 def packed_symbol(step: str) -> str:
@@ -125,7 +136,8 @@ def packed_symbol(step: str) -> str:
     return f"{step}_packed"
 
 
-_cache: dict[str, bytes] = {}
+_cache: dict[str, SharedObject] = {}
+_library_cache: dict[tuple[str, Cpu], SharedObject] = {}
 _lock = threading.RLock()
 
 
@@ -150,37 +162,51 @@ def compile_program(
     """
     options = HostOptions.current() if options is None else options
     cpu = host_cpu() if cpu is None else cpu
-    objects: dict[str, bytes] = {}
-    symbols: list[str] = []
-    libraries: set[str] = set()
-    for call in program.calls:
-        if isinstance(call, HostCall):
-            symbols.append("")
-            continue
-        kernel = program.kernels[call.kernel]
-        pairs = _alias_pairs(program, call, overlapping)
-        symbol, code = kernel_object(kernel, program.target, pairs, options, cpu)
-        objects[symbol] = code
-        symbols.append(symbol)
-    for code in objects.values():
-        libraries |= libraries_for(code, cpu)
+    symbols, objects = _kernel_objects(program, overlapping, options, cpu)
+    libraries = libraries_for((code for _, code in objects), cpu)
     entry, steps = _entry(program, symbols, options, cpu)
     return HostCode(
         name=program.name,
         cpu_key=cpu.key,
-        objects=tuple(sorted(objects.items())),
+        objects=objects,
         entry=entry,
         steps=steps,
-        libraries=tuple((name, _library_object(name, cpu)) for name in sorted(libraries)),
+        libraries=_library_objects(libraries, cpu),
         buffers=tuple(b.name for b in caller_buffers(program)),
         registers=program.registers,
         arena_bytes=program.arena_bytes,
     )
 
 
-@cache
-def _library_object(library: str, cpu: Cpu) -> bytes:
-    return object_code(library_text(library, cpu), HostOptions().optimisation, cpu)
+def _library_objects(libraries: set[str], cpu: Cpu) -> tuple[SharedObject, ...]:
+    """Objects that define these libraries and all they call, callees first.
+
+    Libraries that are needed for the first time share an object per level of code generation.
+    """
+    wanted: dict[str, None] = {}
+    pending = sorted(libraries)
+    with _lock:
+        while pending:
+            name = pending.pop()
+            if name in wanted:
+                continue
+            wanted[name] = None
+            pending += called_by(name, cpu)
+            known = _library_cache.get((name, cpu))
+            if known is not None:  # its object comes as a whole, with what else is in it
+                pending += [n for (n, c), made in _library_cache.items() if made is known]
+        # What is compiled at a higher level (blocks, transposes) calls nothing.
+        names = sorted(wanted, key=lambda n: (-library_level(n), n))
+        for level in sorted({library_level(n) for n in names}, reverse=True):
+            fresh = [
+                n for n in names if library_level(n) == level and (n, cpu) not in _library_cache
+            ]
+            if fresh:
+                symbols = tuple(symbol for n in fresh for symbol in symbols_of(n))
+                made = symbols, object_code([library_text(n, cpu) for n in fresh], level, cpu)
+                _library_cache.update({(n, cpu): made for n in fresh})
+        found = dict.fromkeys(_library_cache[n, cpu] for n in names)
+        return tuple(found)
 
 
 def caller_buffers(program: TileProgram) -> list[Buffer]:
@@ -188,10 +214,51 @@ def caller_buffers(program: TileProgram) -> list[Buffer]:
     return [b for b in program.buffers if b.kind != "temp"]
 
 
-def kernel_object(
+def _kernel_objects(
+    program: TileProgram, overlapping: bool, options: HostOptions, cpu: Cpu
+) -> tuple[list[str], tuple[SharedObject, ...]]:
+    """The kernel symbol of every call ("" for host calls), and the objects that define them.
+
+    Kernels are compiled at most once per content. Those of one program that are new share a
+    module, because starting LLVM costs as much as a small kernel.
+    """
+    symbols: list[str] = []
+    with _lock:
+        module, fresh = Module(cpu), []
+        for call in program.calls:
+            if isinstance(call, HostCall):
+                symbols.append("")
+                continue
+            kernel = program.kernels[call.kernel]
+            pairs = _alias_pairs(program, call, overlapping)
+            symbol = _kernel_symbol(kernel, program.target, pairs, options, cpu)
+            symbols.append(symbol)
+            if symbol in _cache or symbol in fresh:
+                continue
+            limit = options.thread_limit
+            KernelEmitter(module, kernel, symbol, program.target, _aliases(pairs), limit).emit()
+            fresh.append(symbol)
+        if fresh:
+            made = tuple(fresh), object_code(module.text(), options.optimisation, cpu)
+            _cache.update(dict.fromkeys(fresh, made))
+        return symbols, tuple(dict.fromkeys(_cache[s] for s in symbols if s))
+
+
+def _aliases(pairs: AliasPairs) -> Aliases:
+    kinds = {(a, b): kind for a, b, kind in pairs}
+
+    def aliases(a: str, b: str) -> int:
+        if a == b:
+            return SAME_BASE
+        return max(kinds.get((a, b), APART), kinds.get((b, a), APART))
+
+    return aliases
+
+
+def _kernel_symbol(
     kernel: Kernel, target: str, pairs: AliasPairs, options: HostOptions, cpu: Cpu
-) -> tuple[str, bytes]:
-    """The symbol and object code of a kernel, compiled at most once per content."""
+) -> str:
+    """A name that stands for the kernel's content."""
     content = "\n".join(
         (
             str(FORMAT),
@@ -204,21 +271,7 @@ def kernel_object(
             *_canonical(kernel),
         )
     )
-    symbol = "trnx_kernel_" + hashlib.sha256(content.encode()).hexdigest()[:32]
-    with _lock:
-        if symbol not in _cache:
-            module = Module(cpu)
-
-            kinds = {(a, b): kind for a, b, kind in pairs}
-
-            def aliases(a: str, b: str) -> int:
-                if a == b:
-                    return SAME_BASE
-                return max(kinds.get((a, b), APART), kinds.get((b, a), APART))
-
-            KernelEmitter(module, kernel, symbol, target, aliases, options.thread_limit).emit()
-            _cache[symbol] = object_code(module.text(), options.optimisation, cpu)
-        return symbol, _cache[symbol]
+    return "trnx_kernel_" + hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 def _canonical(kernel: Kernel) -> Iterator[str]:
@@ -437,8 +490,11 @@ def _machine(optimisation: int, cpu: Cpu) -> llvm.TargetMachine:
     )
 
 
-def object_code(text: str, optimisation: int, cpu: Cpu) -> bytes:
-    """Object code for LLVM assembly; no mid-level pass runs."""
+def object_code(text: str | Sequence[str], optimisation: int, cpu: Cpu) -> bytes:
+    """Object code for LLVM assembly, of one module or several; no mid-level pass runs."""
+    first, *others = [text] if isinstance(text, str) else text
     with _lock:
-        module = llvm.parse_assembly(text)
+        module = llvm.parse_assembly(first)
+        for other in others:
+            module.link_in(llvm.parse_assembly(other))
         return bytes(_machine(optimisation, cpu).emit_object(module))
