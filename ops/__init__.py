@@ -28,6 +28,7 @@ from trnx.ops import random as random
 from trnx.ops import reduce as reduce
 from trnx.ops import scan as scan
 from trnx.ops import select as select
+from trnx.ops import sort as sort
 from trnx.ops import trigonometry as trigonometry
 from trnx.ops import while_loop as while_loop
 from trnx.ops import windows as windows

@@ -653,6 +653,22 @@ def linear_recurrence(a: Array, b: Array, axis: int, reverse: bool = False) -> A
     return primitives["linear_recurrence"].bind(a, b, axis=axis, reverse=reverse)
 
 
+def sort(operands: Sequence[Array], axis: int, num_keys: int = 1) -> list[Array]:
+    """Operands in the ascending, stable order of the first `num_keys` of them; NaN comes last."""
+    return primitives["sort"].bind(*operands, axis=axis, num_keys=num_keys)
+
+
+def argsort(x: Array, axis: int) -> Array:
+    """int32 places of the elements of x in ascending, stable order; NaN comes last."""
+    return sort((x, iota(shape_of(x), axis)), axis)[1]
+
+
+def top_k(x: Array, k: int, axis: int) -> tuple[Array, Array]:
+    """The k largest elements along `axis`, largest first, and their int32 places."""
+    values, places = primitives["top_k"].bind(x, k=k, axis=axis)
+    return values, places
+
+
 # ---------------------------------------------------------------- random
 def threefry2x32(key0: Array, key1: Array, x0: Array, x1: Array) -> tuple[Array, Array]:
     """Threefry-2x32, 20 rounds: two uint32 counters to two uint32 random words."""

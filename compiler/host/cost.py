@@ -58,7 +58,7 @@ def instruction_cost(instruction: Instruction, dtypes: Mapping[str, DType]) -> I
         stationary = instruction.ins[0]
         assert isinstance(stationary, TileAccess)
         return floordiv(mul(elements, stationary.partitions), 16)
-    cycles_per_16 = {"activation": 20, "tensor_tensor_scan": 100, "max8": 200}
+    cycles_per_16 = {"activation": 20, "tensor_tensor_scan": 100, "max8": 200, "row_sort": 500}
     name = shaped.tile if isinstance(shaped, TileAccess) else shaped.buffer
     wide = 2 if dtypes[name].itemsize == 8 else 1
     return floordiv(scale(elements, wide * cycles_per_16.get(instruction.op, 3)), 16)

@@ -76,6 +76,7 @@ class Module:
         self._declared: dict[str, str] = {}
         self._constants: dict[str, str] = {}
         self._parts: list[str] = []
+        self._defined: set[str] = set()
 
     def declare(self, name: str, result: str, arguments: Sequence[str]) -> None:
         """Declare an external function once."""
@@ -86,6 +87,12 @@ class Module:
         body = f"{kind} {text}, align {align}"
         name = self._constants.setdefault(body, f"@c{len(self._constants)}")
         return Value(PTR, name)
+
+    def define(self, name: str, text: str) -> None:
+        """Append the definition of a function that several kernels use, once."""
+        if name not in self._defined:
+            self._defined.add(name)
+            self.add(text)
 
     def add(self, text: str) -> None:
         """Append a finished definition."""

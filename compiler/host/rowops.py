@@ -35,7 +35,7 @@ ELEMENTWISE: Final = frozenset(
         "dma_compute",
     )
 )
-SEQUENTIAL: Final = frozenset(("tensor_tensor_scan", "max8", "nc_find_index8"))
+SEQUENTIAL: Final = frozenset(("tensor_tensor_scan", "max8", "nc_find_index8", "row_sort"))
 """Partition-local as well, but a row is done as a whole, from memory to memory."""
 
 Counts = tuple[Index, ...]
@@ -165,7 +165,8 @@ def _whole_rows(instruction: Instruction, dtype_of: Callable[[Access], DType]) -
 
     sources = tuple(whole(o) if _is_access(o) else None for o in instruction.ins)
     counts = tuple(s.count for s in free_spans(_shaped_operand(instruction)))
-    return _View(counts, sources, ((whole(instruction.outs[0]), len(counts)),))
+    results = tuple((whole(out), len(counts)) for out in instruction.outs)
+    return _View(counts, sources, results)
 
 
 def _by_element(instruction: Instruction, dtype_of: Callable[[Access], DType]) -> _View:

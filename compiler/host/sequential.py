@@ -20,9 +20,11 @@ from trnx.compiler.host.chunk import (
 )
 from trnx.compiler.host.emit import I1, Value, i64
 from trnx.compiler.host.rowops import RowOp, Walk, free_spans
+from trnx.compiler.host.sorting import sort_function
 from trnx.compiler.host.types import DType, as_number, is_integral, storage
 from trnx.compiler.tile import isa
 from trnx.compiler.tile.ir import RegisterValue, Span
+from trnx.compiler.tile.views import merge_spans
 from trnx.core.dtypes import bool_, float32, float64, int32, uint32
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ def emit_sequential(group: RowGroup, op: RowOp) -> None:
         "tensor_reduce": _difference,
         "max8": _max8,
         "nc_find_index8": _find_index8,
+        "row_sort": _row_sort,
         "dma_compute": _accumulate,
     }
     table[op.instruction.op](_Row(group, op))
@@ -249,6 +252,22 @@ def _find_index8(row: _Row) -> None:
         stored = as_number(f, row.chunk.cast(whole, kind, out.dtype), out.dtype)
         place = [*([i64(0)] * (len(row.spans(out)) - 1)), i64(k)]
         f.store(stored, row.element(bases[2], out, place))
+
+
+def _row_sort(row: _Row) -> None:
+    """A call per row of the sort of its dtype."""
+    f, op = row.f, row.op
+    data, (values, _), (places, _) = row.source(0), *op.results
+    name = sort_function(f.module, data.dtype, bool(op.instruction.attr("descending")))
+    arguments: list[Value] = []
+    for walk in (data, values, places):
+        (span,) = merge_spans(row.spans(walk)) or (Span(1, 1),)
+        arguments += [row.address(walk), row.around.indices.value(span.stride)]
+        if walk is data or walk is places:
+            shaped = data if walk is data else values
+            (count,) = merge_spans(row.spans(shaped)) or (Span(1, 1),)
+            arguments.append(row.around.indices.value(count.count))
+    f.line(f"call void @{name}({', '.join(map(str, arguments))})")
 
 
 def _accumulate(row: _Row) -> None:

@@ -12,3 +12,4 @@ from trnx.compiler.kernels import movement as movement
 from trnx.compiler.kernels import reduction as reduction
 from trnx.compiler.kernels import row as row
 from trnx.compiler.kernels import scatter as scatter
+from trnx.compiler.kernels import sort as sort

@@ -28,6 +28,7 @@ class Kind(enum.Enum):
     SCATTER = "scatter"
     CUMULATIVE = "cumulative"
     DYNAMIC = "dynamic"
+    SORT = "sort"
     CONTROL = "control"
     CALL = "call"
     HOST = "host"
@@ -36,7 +37,9 @@ class Kind(enum.Enum):
 VIEWS = frozenset({Kind.BROADCAST, Kind.RESHAPE, Kind.TRANSPOSE, Kind.LEAF_VIEW})
 """Kinds that move no data when their operand is in memory."""
 
-ALONE = frozenset({Kind.MOVEMENT, Kind.SCATTER, Kind.CUMULATIVE, Kind.DYNAMIC, Kind.CONTROL})
+ALONE = frozenset(
+    {Kind.MOVEMENT, Kind.SCATTER, Kind.CUMULATIVE, Kind.DYNAMIC, Kind.SORT, Kind.CONTROL}
+)
 """Kinds whose equations are kernels of their own: operands in memory, nothing fused."""
 
 KINDS: dict[str, Kind] = {}

@@ -228,8 +228,14 @@ class _Printer:
     # Declarations -----------------------------------------------------------------------------
 
     def refuse_extensions(self) -> None:
-        """Name the first instruction of the 64-bit integer extension, which no NKI call has."""
+        """Name the first extension instruction, which no NKI call has."""
         for instruction in instructions(self.kernel):
+            if instruction.op in isa.EXTENSIONS:
+                _refuse(
+                    f"extension instruction: {instruction.op}",
+                    instruction.source or self.kernel.source,
+                    "Take the largest values by max8 and nc_find_index8, or sort on the host",
+                )
             if isa.is_extension(instruction, self.dtype_of):
                 ops = " ".join(map(str, isa.alu_ops(instruction)))
                 _refuse(

@@ -200,5 +200,6 @@ PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
     "tensor_partition_reduce": ("dst", "op", "data", "name"),
     "max8": ("dst", "src", "name"),
     "nc_find_index8": ("dst", "data", "vals", "name"),
+    "row_sort": ("dst", "index", "data", "descending"),  # an extension: never printed
 }
 """Parameter names of each ``nki.isa`` function in order, as the public reference declares them."""

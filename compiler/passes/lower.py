@@ -13,6 +13,7 @@ from trnx.compiler.kernels.movement import lower_movement
 from trnx.compiler.kernels.registry import Kind
 from trnx.compiler.kernels.row import LoweredKernel, lower_row
 from trnx.compiler.kernels.scatter import lower_scatter
+from trnx.compiler.kernels.sort import lower_sort
 from trnx.compiler.kernels.space import to_indices
 from trnx.compiler.passes.control import lower_control
 from trnx.compiler.passes.groups import FusedProgram, Group
@@ -27,6 +28,8 @@ _ALONE: dict[str, Callable[..., LoweredKernel]] = {
     Kind.MOVEMENT.value: lower_movement,
     Kind.SCATTER.value: lower_scatter,
     Kind.CUMULATIVE.value: lower_cumulative,
+    Kind.DYNAMIC.value: lower_dynamic,
+    Kind.SORT.value: lower_sort,
 }
 """Families of one equation: ``lower(equation, views, target, source)``."""
 

@@ -224,6 +224,7 @@ CYCLES: dict[str, Cycles] = {
     "tensor_partition_reduce": _partition_reduce,
     "max8": _elementwise,
     "nc_find_index8": _elementwise,
+    "row_sort": lambda i, o, s, t: _largest(o, s) * max(1, _largest(o, s).bit_length()) ** 2,
 }
 """Cycles of each compute instruction on its engine's clock, before the minimum is applied
 (ISA-2510, T1, T2, T3)."""

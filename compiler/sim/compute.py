@@ -300,6 +300,30 @@ def nc_find_index8(op: Operation) -> list[Array]:
     return [cast(cast(result, uint32 if destination.dtype != int32 else int32), destination.dtype)]
 
 
+def _order(values: Array, descending: bool) -> NDArray[np.int64]:
+    """Stable order of each row: NaN above everything, zeros of both signs equal."""
+    if values.dtype.kind in "iub":
+        ranks = values
+    else:
+        ranks = np.where(values != values, np.inf, values.astype(np.float64))
+    missing = values != values
+    if descending:  # the last of equal elements in reverse is the first
+        n = values.shape[1]
+        turned = np.lexsort((ranks[:, ::-1], missing[:, ::-1]), axis=1)
+        return (n - 1 - turned)[:, ::-1]
+    return np.lexsort((ranks, missing), axis=1)
+
+
+def row_sort(op: Operation) -> list[Array]:
+    """The first K elements of each partition in order, and their places."""
+    data = op.tile(0)
+    values = data.reshape(data.shape[0], -1)
+    order = _order(values, op.flag("descending"))[:, : op.outs[0].shape[1]]
+    op.require_same_shape(op.outs[0].shape, order.shape)
+    op.require_same_shape(op.outs[1].shape, order.shape)
+    return [np.take_along_axis(values, order, 1), order.astype(op.outs[1].dtype)]
+
+
 COMPUTE = {
     "nc_matmul": nc_matmul,
     "activation": activation,
@@ -312,5 +336,6 @@ COMPUTE = {
     "tensor_partition_reduce": tensor_partition_reduce,
     "max8": max8,
     "nc_find_index8": nc_find_index8,
+    "row_sort": row_sort,
 }
 """Arithmetic by instruction name."""

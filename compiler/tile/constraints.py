@@ -168,7 +168,8 @@ CONSTRAINTS: Final = _table(
     Constraint(
         "T24",
         "Patterns and immediates fit the instruction: iota and affine_select have at most 4 steps "
-        "that count the destination; max8 and nc_find_index8 read 8 to 16,384 values and write 8.",
+        "that count the destination; max8 and nc_find_index8 read 8 to 16,384 values and write 8; "
+        "row_sort writes no more than it reads.",
         "Adjust the pattern to the destination",
     ),
 )

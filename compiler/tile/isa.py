@@ -353,6 +353,16 @@ SPECS: Final = _specs(
         doc="dst[P, 8] uint32: index of the first match of each of 8 values; repeated values take "
         "the next match; all ones when missing.",
     ),
+    InstructionSpec(
+        "row_sort",
+        (GPSIMD,),
+        (OperandSpec("dst", _SB), OperandSpec("index", _SB)),
+        (OperandSpec("data", _SB),),
+        (_bool("descending"),),
+        doc="Extension. dst[P, K], index[P, K] int32: the first K of the N elements of each "
+        "partition in ascending order (descending: the reverse order of values), and where they "
+        "were. Stable; NaN is the largest value, zeros of both signs are equal.",
+    ),
 )
 """The instructions, by name."""
 
@@ -375,6 +385,11 @@ def queue(instruction: Instruction) -> str:
     return f"dma:{instruction.engine}" if dma else instruction.engine
 
 
+EXTENSIONS: Final = ("row_sort",)
+"""Instructions of this compiler that no NeuronCore has. A hand-written kernel gets the K largest
+fp32 values of up to 16,384 by ``max8``, ``nc_find_index8`` and ``nc_match_replace8``, eight at a
+time, and a whole order by a bitonic network of ``tensor_tensor`` on shifted halves of the row."""
+
 _EXACT_ON_GPSIMD: Final = ("add", "subtract", "multiply")
 
 
@@ -385,11 +400,13 @@ def alu_ops(instruction: Instruction) -> tuple[str, ...]:
 
 
 def is_extension(instruction: Instruction, dtype_of: Callable[[Access], np.dtype[Any]]) -> bool:
-    """Whether the instruction computes with 64-bit integers, which no NeuronCore does.
+    """Whether no NeuronCore has the instruction: `EXTENSIONS`, and 64-bit integer arithmetic.
 
     Host and simulator compute it exactly on every target; the NKI printer refuses it by name.
     Moves of 64-bit elements (DMA, fills, predicated copies) are no extension.
     """
+    if instruction.op in EXTENSIONS:
+        return True
     if instruction.op in ("memset", "tensor_copy_predicated") or spec(instruction.op).is_dma:
         return False
     operands = (*instruction.outs, *instruction.ins)

@@ -351,6 +351,22 @@ def _top8(context: Context, instruction: Instruction) -> None:
         context.fail("T10", f"dst is {context.dtype_name(dst)}", "Use uint32")
 
 
+def _row_sort(context: Context, instruction: Instruction) -> None:
+    dst, data = _tiles(instruction, "dst", "data")
+    index = instruction.outs[1]
+    assert isinstance(index, TileAccess)
+    same_shape(context, "T5", dst, index, "dst and index")
+    if dst.partitions != data.partitions:
+        context.fail("T5", f"dst has {dst.partitions} partitions, data {data.partitions}")
+    few, many = context.upper(free_count(dst)), context.lower(free_count(data))
+    if few is None or many is None or few > many:
+        context.fail("T24", f"it wants {bound_text(few)} of {bound_text(many)} elements")
+    if dtype_of(context, dst) != dtype_of(context, data):
+        context.fail("T10", "dst and data have different dtypes")
+    if context.dtype_name(index) != "i32":
+        context.fail("T10", f"index is {context.dtype_name(index)}", "Use int32")
+
+
 RULES: Final[dict[str, Callable[[Context, Instruction], None]]] = {
     "nc_matmul": _matmul,
     "nc_transpose": _transpose,
@@ -369,4 +385,5 @@ RULES: Final[dict[str, Callable[[Context, Instruction], None]]] = {
     "tensor_partition_reduce": _partition_reduce,
     "max8": _top8,
     "nc_find_index8": _top8,
+    "row_sort": _row_sort,
 }

@@ -29,6 +29,16 @@ def function_of(call: Call) -> Function:
     return lambda *operands: call.primitive.bind_all(operands, call.params)
 
 
+def floats_of(call: Call) -> Function:
+    """The call without its integer results, which have no derivative."""
+    function = function_of(call)
+    outs = call.primitive.out_avals(call.avals, call.params)
+    kept = [dtypes.is_inexact(aval.dtype) for aval in outs]
+    return lambda *operands: [
+        out for out, keep in zip(function(*operands), kept, strict=True) if keep
+    ]
+
+
 def check_types(call: Call) -> None:
     """The type rule gives the shape and dtype that NumPy gives."""
     outs = reference(call.primitive, call.operands(), call.case.params)
@@ -67,9 +77,10 @@ def check_composite(call: Call) -> None:
 
 # ---------------------------------------------------------------- derivatives
 def differentiable(call: Call) -> list[int]:
-    """Operands to differentiate: the f64 ones, when the result is f64 too."""
+    """Operands to differentiate: the f64 ones, when the results that are not integers are too."""
     outs = call.primitive.out_avals(call.avals, call.params)
-    if not all(aval.dtype == dtypes.float64 for aval in outs):
+    inexact = [aval.dtype for aval in outs if dtypes.is_inexact(aval.dtype)]
+    if not inexact or any(dtype != dtypes.float64 for dtype in inexact):
         return []
     return [i for i, dtype in enumerate(call.dtypes) if dtype == dtypes.float64]
 
@@ -118,7 +129,7 @@ def tangents_of(call: Call) -> list[NumpyArray]:
 
 def differences_of(call: Call, tangents: Sequence[NumpyArray]) -> list[NumpyArray]:
     """Central differences of the reference along a direction; NaN where it is infinite."""
-    which, function = differentiable(call), function_of(call)
+    which, function = differentiable(call), floats_of(call)
     with np.errstate(invalid="ignore"):
         return _difference(lambda x: function(*x), call.operands(), tangents, which)
 
@@ -129,7 +140,7 @@ def check_jvp(call: Call) -> None:
     which = differentiable(call)
     if record.grad_order == 0 or not which or "jvp" in record.skips:
         return
-    function, operands = function_of(call), call.operands()
+    function, operands = floats_of(call), call.operands()
     if not all(np.isfinite(out).all() for out in function(*operands)):
         return  # the identity of an empty maximum: infinite, and constant
     t, u = _tangents(call, which, 1), _tangents(call, which, 2)
@@ -159,7 +170,7 @@ def check_transpose(call: Call) -> None:
     which = differentiable(call)
     if record.grad_order == 0 or not which or {"jvp", "transpose"} & record.skips.keys():
         return
-    function, operands = function_of(call), call.operands()
+    function, operands = floats_of(call), call.operands()
     subsets = [[i] for i in which] + ([which] if len(which) > 1 else [])
     for chosen in subsets:
         t = _tangents(call, chosen, 3)

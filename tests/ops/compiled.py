@@ -205,7 +205,7 @@ def check_special(primitive: Primitive, target: str, dtype: np.dtype[Any]) -> No
 def _derivatives(call: Call, operands: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
     """Output tangents, then the cotangents that <J t> itself pulls back, as traced values."""
     which = columns.differentiable(call)
-    function = columns.function_of(call)
+    function = columns.floats_of(call)
     given = iter(tangents)
     full = [next(given) if i in which else zero_of(x) for i, x in enumerate(operands)]
     _, outs = jvp_flat(function, operands, full)

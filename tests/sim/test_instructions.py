@@ -13,7 +13,18 @@ from trnx.compiler.sim.clock import CYCLES
 from trnx.compiler.sim.machine import SEMANTICS
 from trnx.compiler.tile import isa
 from trnx.compiler.tile.build import KernelBuilder
-from trnx.core.dtypes import bfloat16, bool_, float16, float32, float64, int32, uint8, uint32
+from trnx.core.dtypes import (
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int32,
+    int64,
+    uint8,
+    uint32,
+)
 from trnx.core.errors import TileError
 
 F = float32
@@ -391,6 +402,44 @@ def test_max8_and_find_index8() -> None:
     at = run_op("nc_find_index8", [a, absent], (1, 8), uint32, X, Y)
     none = 2**32 - 1
     np.testing.assert_array_equal(at, [[none, 1, 2, 5, none, 3, none, 6]])
+
+
+SORTED_SHAPES = ((3, 1, 1), (2, 20, 20), (3, 33, 33), (2, 700, 700), (2, 700, 5), (1, 300, 40))
+
+
+@pytest.mark.parametrize("dtype", [F, bfloat16, float16, int32, int64, uint8, int8, bool_], ids=str)
+@pytest.mark.parametrize("descending", [False, True])
+def test_row_sort(descending: bool, dtype: Any) -> None:
+    """Stable by value: NaN is largest, zeros of both signs are equal; any part from the front."""
+    for rows, size, wanted in SORTED_SHAPES:
+        a = rng(size).integers(0, 50, (rows, size)).astype(dtype)
+        if np.dtype(dtype).kind not in "iub":
+            a = (a - np.asarray(25, dtype)).astype(dtype)
+            specials = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 0.0], dtype)
+            a = np.where(rng(1).random(a.shape) < 0.3, rng(2).choice(specials, a.shape), a)
+            a = a.astype(dtype)
+
+        def write(b: KernelBuilder, shape: tuple[int, int] = a.shape, wanted: int = wanted) -> None:
+            x = b.param("x", shape, dtype)
+            y = b.param("y", (shape[0], wanted), dtype, "out")
+            z = b.param("z", (shape[0], wanted), int32, "out")
+            data = b.sbuf(shape, dtype)
+            values, places = b.sbuf((shape[0], wanted), dtype), b.sbuf((shape[0], wanted), int32)
+            b.dma_copy(data, x)
+            b.row_sort(values, places, data, descending=descending)
+            b.dma_copy(y, values)
+            b.dma_copy(z, places)
+
+        got, at = run(write, [a]).outputs
+        wide = a.astype(np.float64)
+        key = [(int(v != v), 0.0 if v != v else float(v)) for v in wide.reshape(-1)]
+        for row in range(rows):
+            own = key[row * size : (row + 1) * size]
+            order = sorted(range(size), key=own.__getitem__)
+            if descending:
+                order = sorted(range(size), key=lambda i, own=own: (-own[i][0], -own[i][1]))
+            np.testing.assert_array_equal(at[row], order[:wanted])
+            assert got[row].tobytes() == a[row][order[:wanted]].tobytes()
 
 
 def test_memset_kinds() -> None:
