@@ -24,7 +24,6 @@ from trnx.core import Equation, Program, Source, Var, program_text, use_source
 from trnx.core.source import UNKNOWN_SOURCE
 
 _ALONE: dict[str, Callable[..., LoweredKernel]] = {
-    Kind.DYNAMIC.value: lower_dynamic,
     Kind.MOVEMENT.value: lower_movement,
     Kind.SCATTER.value: lower_scatter,
     Kind.CUMULATIVE.value: lower_cumulative,
