@@ -25,6 +25,7 @@ def register() -> None:
     torch.utils.rename_privateuse1_backend("neuron")
     from trnx_torch import device
     from trnx_torch.dlpack import install as install_dlpack
+    from trnx_torch.late_import import when_imported
     from trnx_torch.printing import install as install_printing
     from trnx_torch.sharing import install as install_sharing
 
@@ -33,4 +34,18 @@ def register() -> None:
     install_dlpack()
     install_printing()
     install_sharing()
+    when_imported("torch._dynamo.device_interface", _tell_dynamo)
+    when_imported("torch._inductor.codegen.common", _tell_inductor)
     _registered = True
+
+
+def _tell_dynamo() -> None:
+    from trnx_torch import dynamo
+
+    dynamo.register()
+
+
+def _tell_inductor() -> None:
+    from trnx_torch import dynamo
+
+    dynamo.refuse_inductor()

@@ -8,10 +8,10 @@ import sys
 import traceback
 import warnings
 
-from tests.torch.features import device, interop, tensors, training
+from tests.torch.features import device, ecosystem, interop, tensors, training
 from tests.torch.features.harness import CHECKS
 
-MODULES = (tensors, device, training, interop)
+MODULES = (tensors, device, training, interop, ecosystem)
 """Importing them fills the table."""
 
 

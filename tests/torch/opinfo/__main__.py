@@ -30,7 +30,7 @@ def _sweep(options: argparse.Namespace) -> None:
             sweep.save(saved, options.results)
             print(f"{kind} {len(done)}: {name} {table.line(kind, entry)}", flush=True)
 
-        sweep.run(kind, wanted, parts=options.parts, report=report)
+        sweep.run(kind, wanted, parts=options.parts, jobs=options.jobs, report=report)
         for name in set(done) - set(known):
             del done[name]
     sweep.save(saved, options.results)
@@ -45,6 +45,7 @@ def main(arguments: list[str]) -> None:
     run.add_argument("--only", nargs="*", default=[], help="names of entries")
     run.add_argument("--resume", action="store_true", help="leave out entries that have a result")
     run.add_argument("--parts", choices=("all", "eager", "compiled"), default="all")
+    run.add_argument("--jobs", type=int, default=1, help="processes at a time")
     run.set_defaults(function=_sweep)
     summary = commands.add_parser("summary", help="print the figures of the results")
     summary.set_defaults(function=lambda o: print(table.summary(sweep.load(o.results))))

@@ -16,7 +16,9 @@ DEVICE = "neuron"
 HOST_ARGUMENTS: dict[str, tuple[int, ...]] = {"tensor_split": (1,)}
 """Operator -> positions of tensors that every device takes from the CPU."""
 
-TOLERANCE: dict[torch.dtype, tuple[float, float]] = {
+Tolerance = dict[torch.dtype, tuple[float, float]]
+
+TOLERANCE: Tolerance = {
     torch.float64: (1.3e-6, 1e-5),  # computed as float32
     torch.complex128: (1.3e-6, 1e-5),
     torch.float32: (1.3e-6, 1e-5),
@@ -57,6 +59,8 @@ class Mover:
     def __call__(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
+        if isinstance(value, str):
+            return self.device if value == "cpu" else value
         if isinstance(value, torch.device) and value.type == "cpu":
             return torch.device(self.device)
         return value
@@ -65,10 +69,7 @@ class Mover:
         return tree_map(self, tree)
 
     def keywords(self, keywords: dict[str, Any]) -> dict[str, Any]:
-        moved = self.tree(keywords)
-        if str(moved.get("device")) == "cpu":
-            moved["device"] = self.device
-        return moved
+        return self.tree(keywords)
 
 
 def seed_all(seed: int) -> None:
@@ -145,12 +146,25 @@ class Sample:
             return torch.autograd.grad(outputs, inputs, weights, allow_unused=True)
 
 
+def tolerance_of(op: Any) -> Tolerance:
+    """The (rtol, atol) by dtype that PyTorch's own tests allow this operator."""
+    found: Tolerance = {}
+    for entry in op.decorators:
+        for decorator in getattr(entry, "decorators", ()):
+            for dtype, allowed in getattr(decorator, "d", {}).items():
+                rtol, atol = found.get(dtype, (0.0, 0.0))
+                found[dtype] = max(rtol, allowed.rtol), max(atol, allowed.atol)
+    return found
+
+
 def tensors(tree: Any) -> list[torch.Tensor]:
     """The tensors of nested containers, in order."""
     return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
 
 
-def difference(actual: Any, expected: Any, *, values: bool = True) -> str | None:
+def difference(
+    actual: Any, expected: Any, *, values: bool = True, tolerance: Tolerance | None = None
+) -> str | None:
     """What is different between a result on the device and one on the CPU; None for nothing.
 
     Types, sizes, dtypes, values, and that every tensor is on the device.
@@ -160,13 +174,13 @@ def difference(actual: Any, expected: Any, *, values: bool = True) -> str | None
     if left_tree != right_tree:
         return f"structure {left_tree} instead of {right_tree}"
     for one, other in zip(left, right, strict=True):
-        text = _leaf_difference(one, other, values)
+        text = _leaf_difference(one, other, values, tolerance or {})
         if text is not None:
             return text
     return None
 
 
-def _leaf_difference(actual: Any, expected: Any, values: bool) -> str | None:
+def _leaf_difference(actual: Any, expected: Any, values: bool, tolerance: Tolerance) -> str | None:
     if not isinstance(expected, torch.Tensor):
         if isinstance(expected, float):
             same = abs(actual - expected) <= 1e-5 + 1.3e-6 * abs(expected) or actual == expected
@@ -184,15 +198,19 @@ def _leaf_difference(actual: Any, expected: Any, values: bool) -> str | None:
         )
     if not values:
         return None
-    return value_difference(actual.detach(), expected.detach())
+    return value_difference(actual.detach(), expected.detach(), tolerance)
 
 
-def value_difference(actual: torch.Tensor, expected: torch.Tensor) -> str | None:
+def value_difference(
+    actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
+) -> str | None:
     """How values differ beyond the tolerance of their dtype; None if they do not."""
     host = actual.cpu()
     if expected.layout != torch.strided or expected.is_quantized:
         host, expected = host.to_dense(), expected.to_dense()
     rtol, atol = TOLERANCE.get(expected.dtype, (0.0, 0.0))
+    own = tolerance.get(expected.dtype, (0.0, 0.0))
+    rtol, atol = max(rtol, own[0]), max(atol, own[1])
     if expected.dtype in TOLERANCE and expected.numel():
         wide = expected.abs().double()
         largest = wide[wide.isfinite()].amax().item() if wide.isfinite().any() else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import subprocess
@@ -10,13 +11,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = Path(__file__).with_name("results.json")
 PATIENCE = 240.0
-"""Seconds one entry may take before its worker is ended."""
+"""Seconds an entry may take before its worker is ended."""
+
+START = 1200.0
+"""Seconds a worker may take to begin: it may have to wait for the extension to be compiled."""
 
 BATCH = 40
 """Entries per process: memory and Dynamo's caches do not grow without end."""
@@ -52,15 +57,17 @@ def _lines(process: subprocess.Popen[str]) -> Iterator[str | None]:
 
     threading.Thread(target=read, daemon=True).start()
     threading.Thread(target=drain, daemon=True).start()
+    patience = START
     while True:
         try:
-            line = found.get(timeout=PATIENCE)
+            line = found.get(timeout=patience)
         except queue.Empty:
             process.kill()
             yield None
             return
         if line is None:
             return
+        patience = PATIENCE
         yield line
 
 
@@ -70,21 +77,50 @@ def run(
     *,
     limit: int = 0,
     parts: str = "all",
+    jobs: int = 1,
     report: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Measure entries one after the other; a dead worker is replaced for what is left.
+    """Measure entries; a dead worker is replaced for what is left of its batch.
 
     Args:
         kind: "operators", "modules" or "optimizers".
         names: entries of that database.
         limit: samples per dtype at most; 0 for all.
         parts: "eager" (with gradients), "compiled" or "all".
-        report: called with every entry as it is finished.
+        jobs: worker processes at a time.
+        report: called with every entry as it is finished, one call at a time.
+
+    Raises:
+        RuntimeError: a worker failed before its first measurement.
     """
     results: dict[str, dict[str, Any]] = {}
+    lock = threading.Lock()
+
+    def done(name: str, entry: dict[str, Any]) -> None:
+        with lock:
+            results[name] = entry
+            if report is not None:
+                report(name, entry)
+
+    size = min(BATCH, math.ceil(len(names) / jobs)) or 1
+    batches = [names[first : first + size] for first in range(0, len(names), size)]
+    with ThreadPoolExecutor(jobs) as pool:
+        for finished in [pool.submit(_run, kind, b, limit, parts, done) for b in batches]:
+            finished.result()
+    return results
+
+
+def _run(
+    kind: str,
+    names: list[str],
+    limit: int,
+    parts: str,
+    done: Callable[[str, dict[str, Any]], None],
+) -> None:
+    """Measure a batch, in as many processes as it takes."""
     todo = list(names)
     while todo:
-        process = _worker(kind, todo[:BATCH], limit, parts)
+        process = _worker(kind, todo, limit, parts)
         running, began = None, time.monotonic()
         for line in _lines(process):
             if line is None:
@@ -94,21 +130,16 @@ def run(
             if word == "START":
                 running, began = name, time.monotonic()
             elif word == "DONE":
-                results[name] = json.loads(text)
+                done(name, json.loads(text))
+                todo.remove(name)
                 running = None
-                if report is not None:
-                    report(name, results[name])
         status = process.wait()
         if running is not None:
-            seconds = time.monotonic() - began
-            cause = "hang" if seconds >= PATIENCE else f"crash with status {status}"
-            results[running] = {"crash": cause}
-            if report is not None:
-                report(running, results[running])
+            hang = time.monotonic() - began >= PATIENCE
+            done(running, {"crash": "hang" if hang else f"crash with status {status}"})
+            todo.remove(running)
         elif status:
             raise RuntimeError(f"A worker failed with status {status} before any measurement.")
-        todo = [name for name in todo if name not in results]
-    return results
 
 
 def load(path: Path = RESULTS) -> dict[str, Any]:

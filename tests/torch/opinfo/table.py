@@ -14,20 +14,17 @@ PARTS: dict[str, tuple[str, ...]] = {
     "modules": ("train", "eval"),
     "optimizers": ("plain", "foreach", "fused"),
 }
-RANK = ("unsupported", "fallback", "composite", "native")
-"""How an operator runs, worst first."""
 
 
 def part_text(part: Entry | None) -> str:
-    """One cell: how it runs, and what failed."""
+    """One cell: how it runs, and the share of samples that agree if it is not all."""
     if part is None:
         return ""
-    failed = part.get("failed", 0)
-    share = f"{part['samples'] - failed}/{part['samples']}"
+    failed, samples = part.get("failed", 0), part["samples"]
     word = part.get("runs") or ("fallback" if part.get("fallbacks") else "yes")
-    if failed == part["samples"]:
-        return "no" if "runs" not in part else "unsupported"
-    return word if not failed else f"{word} {share}"
+    if failed == samples:
+        return word if word == "unsupported" else "no"
+    return word if not failed else f"{word}, {samples - failed} of {samples}"
 
 
 def line(kind: str, entry: Entry) -> str:
@@ -37,7 +34,7 @@ def line(kind: str, entry: Entry) -> str:
     return ", ".join(f"{p} {part_text(entry[p])}" for p in PARTS[kind] if p in entry)
 
 
-def _agreement(entries: dict[str, Entry], part: str) -> tuple[int, int, int, int]:
+def agreement(entries: dict[str, Entry], part: str) -> tuple[int, int, int, int]:
     """(samples that agree, samples, entries without a failure, entries)."""
     found = [e[part] for e in entries.values() if part in e]
     samples = sum(p["samples"] for p in found)
@@ -52,7 +49,7 @@ def summary(results: Results) -> str:
     for kind, parts in PARTS.items():
         entries = results.get(kind, {})
         for part in parts:
-            good, samples, clean, count = _agreement(entries, part)
+            good, samples, clean, count = agreement(entries, part)
             if not count:
                 continue
             own = [e[part] for e in entries.values() if part in e]
@@ -65,6 +62,65 @@ def summary(results: Results) -> str:
         if crashes:
             lines.append(f"| {kind}, crashed | | {crashes} | |")
     return "\n".join(lines)
+
+
+def operators(results: Results) -> str:
+    """A Markdown table with a row per operator."""
+    parts = PARTS["operators"]
+    lines = [f"| operator | {' | '.join(parts)} | falls back in |"]
+    lines.append("| --- " * (len(parts) + 2) + "|")
+    for name, entry in sorted(results["operators"].items()):
+        if "crash" in entry:
+            lines.append(f"| `{name}` | {entry['crash']} |" + " |" * len(parts))
+            continue
+        met = {f for part in parts for f in entry.get(part, {}).get("fallbacks", ())}
+        names = ", ".join(f"`{m.removeprefix('aten::')}`" for m in sorted(met))
+        cells = " | ".join(part_text(entry.get(part)) for part in parts)
+        lines.append(f"| `{name}` | {cells} | {names} |")
+    return "\n".join(lines)
+
+
+def others(results: Results) -> str:
+    """A Markdown table with a row per module and optimizer."""
+    lines = ["| class | runs | falls back in |", "| --- | --- | --- |"]
+    for kind in ("modules", "optimizers"):
+        for name, entry in sorted(results[kind].items()):
+            met = {f for p in PARTS[kind] for f in entry.get(p, {}).get("fallbacks", ())}
+            names = ", ".join(f"`{m.removeprefix('aten::')}`" for m in sorted(met))
+            lines.append(f"| `{name}` | {line(kind, entry)} | {names} |")
+    return "\n".join(lines)
+
+
+def differences(results: Results) -> str:
+    """A Markdown list of all eager differences, with the first one's text."""
+    lines = []
+    for kind, parts in PARTS.items():
+        for name, entry in sorted(results[kind].items()):
+            for part in parts:
+                found = entry.get(part, {})
+                if part != "compiled" and found.get("failed"):
+                    share = f"{found['failed']} of {found['samples']}"
+                    why = found["why"].replace("|", "\\|").replace("<", "&lt;")
+                    lines.append(f"* `{name}`, {part}, {share}: {why}")
+    return "\n".join(lines) or "None."
+
+
+def worse(kind: str, recorded: Entry, measured: Entry) -> list[str]:
+    """In which parts a measurement, perhaps of fewer samples, is worse than the record."""
+    if "crash" in measured:
+        return [] if "crash" in recorded else [measured["crash"]]
+    found = []
+    for part in PARTS[kind]:
+        old, new = recorded.get(part), measured.get(part)
+        if old is None or new is None:
+            continue
+        failed = new.get("failed", 0)
+        if failed > old.get("failed", 0):
+            found.append(f"{part}: {failed} of {new['samples']} samples differ: {new['why']}")
+        more = set(new.get("fallbacks", ())) - set(old.get("fallbacks", ()))
+        if more and not old.get("fallbacks"):
+            found.append(f"{part}: falls back in {', '.join(sorted(more))}")
+    return found
 
 
 def failures(results: Results) -> str:
