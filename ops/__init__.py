@@ -26,6 +26,7 @@ from trnx.ops import integer as integer
 from trnx.ops import movement as movement
 from trnx.ops import random as random
 from trnx.ops import reduce as reduce
+from trnx.ops import reduce_window as reduce_window
 from trnx.ops import scan as scan
 from trnx.ops import select as select
 from trnx.ops import sort as sort

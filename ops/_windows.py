@@ -7,6 +7,7 @@ and of the window (its taps move apart).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -168,6 +169,40 @@ def _pad_in_front(
     )
 
 
+def sliced(x: Array, start: Sequence[Size], stop: Sequence[Size], strides: Sizes) -> Array:
+    """x cut along its last axes; x itself when nothing is cut."""
+    kept = op.shape_of(x)[: len(op.shape_of(x)) - len(start)]
+    whole = tuple(stop) == op.shape_of(x)[len(kept) :]
+    if whole and not any(start) and all(s == 1 for s in strides):
+        return x
+    zeros, ones = [0] * len(kept), [1] * len(kept)
+    return op.slice(x, (*zeros, *start), (*kept, *stop), (*ones, *strides))
+
+
+def tap_slices(
+    x: Array, window: Sizes, counts: Sequence[Size], strides: Sizes, dilation: Sizes
+) -> list[Array]:
+    """For each tap of a window over the last axes, in row-major order: x at all its places.
+
+    Args:
+        x: padded and dilated already.
+        window: sizes of the window.
+        counts: number of places.
+        strides: between places.
+        dilation: between taps.
+    """
+    empty = [structurally_equal(n, 0) for n in counts]
+    reach = [
+        0 if none else (n - 1) * s + 1 for n, s, none in zip(counts, strides, empty, strict=True)
+    ]
+    found = []
+    for tap in itertools.product(*map(range, window)):
+        start = [0 if none else t * d for t, d, none in zip(tap, dilation, empty, strict=True)]
+        stop = [a + length for a, length in zip(start, reach, strict=True)]
+        found.append(sliced(x, start, stop, strides))
+    return found
+
+
 # ---------------------------------------------------------------- NumPy meaning
 def strided_windows(
     x: NumpyArray,
@@ -185,9 +220,8 @@ def strided_windows(
     for axis, (low, high) in enumerate(padding):
         cut = slice(max(0, -low), max(0, whole.shape[axis] - max(0, -high)))
         whole = whole[(slice(None),) * axis + (cut,)]
-    whole = np.pad(
-        whole, [(max(0, low), max(0, high)) for low, high in padding], constant_values=fill
-    )
+    widths = [(max(0, low), max(0, high)) for low, high in padding]
+    whole = np.pad(whole, widths, constant_values=fill) if widths else whole
     counts = window_counts(
         "windows", whole.shape, window, tuple(strides), ((0, 0),) * whole.ndim,
         (1,) * whole.ndim, tuple(window_dilation),

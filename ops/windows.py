@@ -6,13 +6,14 @@ primitives, which have one layout each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from trnx.core import Dim, ShapeError, Size, aval_of, message
+from trnx.core import Dim, ShapeError, Size, UnsupportedError, aval_of, message, primitives
 from trnx.ops import functions as op
 from trnx.ops._windows import dilated
+from trnx.ops.reduce import highest, lowest
 
 Array: TypeAlias = Any
 Padding: TypeAlias = "str | Sequence[tuple[Size, Size]]"
@@ -215,3 +216,85 @@ def _batch_groups(lhs: Array, rhs: Array, features: int, groups: int) -> Array:
         )
     apart = op.reshape(lhs, (groups, batch // groups, channels, *space))
     return op.reshape(op.moveaxis(apart, 0, 1), (batch // groups, groups * channels, *space))
+
+
+_COMPUTATIONS: dict[str, tuple[str, Callable[[Array, Array], Array]]] = {
+    "add": ("sum", op.add),
+    "max": ("max", op.max),
+    "min": ("min", op.min),
+    "mul": ("prod", op.mul),
+}
+
+
+def reduce_window(
+    operand: Array,
+    init_value: Array,
+    computation: str | Callable[..., Any],
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int] | None = None,
+    padding: Padding = "VALID",
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+) -> Array:
+    """A reduction over every place of a window.
+
+    Args:
+        operand: the array.
+        init_value: number that each reduction begins with; padding adds nothing to it.
+        computation: `trnx.lax.add`, `max`, `min` or `mul`, or one of these names.
+        window_dimensions: size of the window, one per axis of the operand.
+        window_strides: steps between places; 1 by default.
+        padding: a pair of widths per axis, negative ones cut; ``"SAME"``, ``"SAME_LOWER"`` or
+            ``"VALID"``.
+        base_dilation: elements of the operand move this far apart, with nothing between.
+        window_dilation: taps of the window move this far apart.
+
+    Returns:
+        An array of the dtype of the operand, with an element per place.
+
+    Raises:
+        ShapeError: a sequence has not one entry per axis.
+        UnsupportedError: another computation; compose it from slices.
+    """
+    name = computation if isinstance(computation, str) else getattr(computation, "__name__", "?")
+    known = _COMPUTATIONS.get(name)
+    own = getattr(computation, "__wrapped__", computation)  # public functions wrap those of ops
+    if known is None or not (isinstance(computation, str) or own is known[1]):
+        raise UnsupportedError(
+            message(
+                f"reduce_window with the computation {name}",
+                None,
+                "Use add, max, min or mul of trnx.lax, or combine slices",
+            )
+        )
+    kind, combine = known
+    aval = aval_of(operand)
+    ones = (1,) * aval.ndim
+    window = tuple(window_dimensions)
+    strides = ones if window_strides is None else tuple(window_strides)
+    base = ones if base_dilation is None else tuple(base_dilation)
+    apart = ones if window_dilation is None else tuple(window_dilation)
+    if any(len(values) != aval.ndim for values in (window, strides, base, apart)):
+        raise ShapeError(
+            message(
+                f"reduce_window of {aval} got window {window}, strides {strides}, dilation {base} "
+                f"and {apart}",
+                None,
+                f"Give {aval.ndim} of each",
+            )
+        )
+    sizes = [dilated(n, d) for n, d in zip(aval.shape, base, strict=True)]
+    reach = [dilated(n, d) for n, d in zip(window, apart, strict=True)]
+    pairs = resolve_padding("reduce_window", padding, sizes, reach, strides)
+    identity = {"sum": 0, "max": lowest(aval.dtype), "min": highest(aval.dtype), "prod": 1}[kind]
+    is_identity = isinstance(init_value, bool | int | float) and init_value == identity
+    init_value = op.scalar_like(init_value, operand)
+    out = primitives[f"reduce_window_{kind}"].bind(
+        operand,
+        window=window,
+        strides=strides,
+        padding=pairs,
+        base_dilation=base,
+        window_dilation=apart,
+    )
+    return out if is_identity else combine(out, op.spread(init_value, out))

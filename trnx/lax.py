@@ -76,6 +76,7 @@ from trnx.ops.functions import transpose as transpose
 from trnx.ops.windows import ConvDimensionNumbers as ConvDimensionNumbers
 from trnx.ops.windows import conv_dimension_numbers as conv_dimension_numbers
 from trnx.ops.windows import conv_general_dilated as conv_general_dilated
+from trnx.ops.windows import reduce_window as reduce_window
 
 if TYPE_CHECKING:
     from trnx.control import associative_scan as associative_scan

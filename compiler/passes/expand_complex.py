@@ -33,8 +33,9 @@ Array = Any
 
 PER_PART = frozenset({
     "add", "sub", "neg", "select", "stop_gradient", "broadcast", "reshape", "transpose", "slice",
-    "concatenate", "pad", "reverse", "reduce_sum", "take", "take_along", "gather", "scatter_add",
-    "scatter_add_along", "scatter", "dynamic_slice", "dynamic_update_slice", "cumsum",
+    "concatenate", "pad", "reverse", "reduce_sum", "reduce_window_sum", "take", "take_along",
+    "gather", "scatter_add", "scatter_add_along", "scatter", "dynamic_slice",
+    "dynamic_update_slice", "cumsum",
 })  # fmt: skip
 """Primitives that act on each part alone: they move elements, or add them up."""
 

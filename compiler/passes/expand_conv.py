@@ -8,9 +8,10 @@ by its row scalar.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from trnx.compiler.passes.expand import expansion
 from trnx.compiler.passes.windows import WINDOWS
@@ -19,6 +20,7 @@ from trnx.core import Aval, LoweringError, Params, aval_of, current_trace, messa
 from trnx.core.dtypes import float32, is_complex, is_float
 from trnx.core.source import current_source
 from trnx.ops import functions as op
+from trnx.ops._windows import sliced, tap_slices
 
 Array: TypeAlias = Any
 
@@ -93,7 +95,7 @@ def _conv(
     taps = tuple(range(3 + rank, 3 + 2 * rank))
     if all(k == 1 for k in window):
         stops = [(n - 1) * s + 1 for n, s in zip(counts, strides, strict=True)]
-        x = _sliced(x, [0] * rank, stops, strides)
+        x = sliced(x, [0] * rank, stops, tuple(strides))
         rhs, taps = op.reshape(rhs, (out_channels, own)), ()
     else:
         x = windows_of(x, window, strides, rhs_dilation)
@@ -109,32 +111,6 @@ def _conv(
     # groups, out channels of one, batch, places
     out = op.transpose(out, (2, 0, 1, *range(3, 3 + rank)))
     return op.reshape(out, shape)
-
-
-def _sliced(x: Array, start: Sequence[int], stop: Sequence[int], strides: Sequence[int]) -> Array:
-    """x cut along its last axes."""
-    kept = op.shape_of(x)[: len(op.shape_of(x)) - len(start)]
-    zeros, ones = [0] * len(kept), [1] * len(kept)
-    whole = tuple(stop) == op.shape_of(x)[len(kept) :]
-    if whole and not any(start) and all(s == 1 for s in strides):
-        return x
-    return op.slice(x, (*zeros, *start), (*kept, *stop), (*ones, *strides))
-
-
-def tap_slices(
-    x: Array,
-    window: Sequence[int],
-    counts: Sequence[int],
-    strides: Sequence[int],
-    dilation: Sequence[int],
-) -> list[tuple[tuple[int, ...], Array]]:
-    """For each tap of a window: its place, and x at all places of the window shifted by it."""
-    found = []
-    for tap in itertools.product(*map(range, window)):
-        start = [t * d for t, d in zip(tap, dilation, strict=True)]
-        stop = [a + (n - 1) * s + 1 for a, n, s in zip(start, counts, strides, strict=True)]
-        found.append((tap, _sliced(x, start, stop, strides)))
-    return found
 
 
 def _by_taps(
@@ -154,9 +130,9 @@ def _by_taps(
     whole = (batch, channels, several, *counts)
     weights = op.reshape(rhs, (channels, several, *window))
     total: Array = None
-    for tap, part in tap_slices(x, window, counts, strides, dilation):
-        zeros = (0,) * 2
-        weight = op.slice(weights, (*zeros, *tap), (channels, several, *(t + 1 for t in tap)))
+    parts = tap_slices(x, tuple(window), counts, tuple(strides), tuple(dilation))
+    for tap, part in zip(np.ndindex(*window), parts, strict=True):
+        weight = op.slice(weights, (0, 0, *tap), (channels, several, *(t + 1 for t in tap)))
         weight = op.reshape(weight, (channels, several))
         product = op.mul(
             op.broadcast(op.convert(part, wide), whole, (0, 1, *range(3, len(whole)))),

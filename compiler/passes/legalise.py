@@ -19,6 +19,7 @@ from trnx.compiler.passes import expand_conv as expand_conv
 from trnx.compiler.passes import expand_cumulative as expand_cumulative
 from trnx.compiler.passes import expand_indexing as expand_indexing
 from trnx.compiler.passes import expand_integer as expand_integer
+from trnx.compiler.passes import expand_window as expand_window
 from trnx.compiler.passes import expand_sort as expand_sort
 from trnx.compiler.passes import long_compare
 from trnx.compiler.passes.expand import EXPANSIONS

@@ -15,6 +15,7 @@ import numpy as np
 from tests.ops.table import Call, NumpyArray, reference
 from trnx.core import Aval, Dim, Primitive, Size, dim, dtypes, evaluate, primitives
 from trnx.core.program import Params, sub_programs
+from trnx.ops._windows import window_counts
 from trnx.transforms.pad import PadContext
 
 _EXTRA = 3  # how much longer than its true size a padded axis is
@@ -31,6 +32,33 @@ def _conv(**changed: Any) -> dict[str, Any]:
     return params | changed
 
 
+def _windows(window: tuple[int, ...], **changed: Any) -> dict[str, Any]:
+    ones = (1,) * len(window)
+    params = {"window": window, "strides": ones, "padding": ((0, 0),) * len(window),
+              "base_dilation": ones, "window_dilation": ones}  # fmt: skip
+    return params | changed
+
+
+_WINDOWED: list[tuple[tuple[Size, ...], dict[str, Any]]] = [
+    ((_N, 4), _windows((1, 3))),
+    ((_N, 4), _windows((2, 2), strides=(2, 2))),
+    ((_N, _M), _windows((3, 2), padding=((1, 1), (0, 1)))),
+    ((_N, 5), _windows((3, 3), padding=((2, 1), (-1, 1)), strides=(2, 1))),
+    ((_N, 5), _windows((3, 2), padding=((2, _M), (0, 0)), window_dilation=(2, 1))),
+    ((_N, 5), _windows((3, 2), padding=((1, 1), (0, 0)), base_dilation=(2, 1))),
+]
+
+
+def _chosen(gather: bool) -> list[tuple[tuple[tuple[Size, ...], ...], dict[str, Any]]]:
+    found = []
+    for shape, params in _WINDOWED:
+        given = [params[n] for n in ("window", "strides", "padding", "base_dilation")]
+        counts = window_counts("windows", shape, *given, params["window_dilation"])
+        first = shape if gather else counts
+        found += [((first, shape), {**params, "chooses": chooses}) for chooses in ("max", "min")]
+    return found
+
+
 WRITTEN: dict[str, list[tuple[tuple[tuple[Size, ...], ...], dict[str, Any]]]] = {
     "conv": [
         (((_N, 3, 4, 6), (2, 3, 3, 3)), _conv()),
@@ -43,6 +71,21 @@ WRITTEN: dict[str, list[tuple[tuple[tuple[Size, ...], ...], dict[str, Any]]]] = 
         (((2, 3, _N, 5), (2, 3, 3, 3)), _conv(padding=((_M, 1), (1, 1)), lhs_dilation=(2, 1))),
         (((2, 3, _N, 5), (2, 3, 2, 3)), _conv(padding=((1, _M), (-1, 1)), strides=(2, 1))),
     ],
+    "reduce_window_sum": [((shape,), params) for shape, params in _WINDOWED],
+    "reduce_window_max": [
+        *(((shape,), params) for shape, params in _WINDOWED),
+        (((_N, 5),), _windows((3, 2), padding=((_M, 1), (0, 0)))),
+    ],
+    "reduce_window_min": [((shape,), params) for shape, params in _WINDOWED],
+    "reduce_window_prod": [((shape,), params) for shape, params in _WINDOWED],
+    "select_and_gather": _chosen(True),
+    "select_and_scatter_add": _chosen(False),
+    # Matrices of a symbolic size are refused, stacks of a symbolic number of them are not.
+    "lu": [(((_N, 3, 4),), {})],
+    "qr": [(((_N, 4, 3),), {"full_matrices": False})],
+    "svd": [(((_N, 4, 3),), {"full_matrices": False, "compute_uv": True})],
+    "eigh": [(((_N, 3, 3),), {})],
+    "fft": [(((_N, 6),), {"kind": "rfft", "lengths": (6,)})],
     "reshape": [
         (((_N, 4),), {"shape": (_N * 4,)}),
         (((_N * 4,),), {"shape": (_N, 4)}),
