@@ -61,7 +61,7 @@ class Host:
 class Compiled:
     """What a compiler would hand over."""
 
-    tile_program: TileProgram
+    outline: TileProgram
     segments: tuple[Any, ...]
 
 

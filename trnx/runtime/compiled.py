@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
 
 from trnx.compiler import host, pipeline
 from trnx.compiler.tile.ir import TileProgram
@@ -34,28 +34,50 @@ class HostSegment:
 Segment: TypeAlias = NativeSegment | HostSegment
 
 
-@dataclass(frozen=True, slots=True)
 class Compiled:
     """What the compiler made of one program.
 
+    Calls need the tile program's buffers only, so its kernels stay packed until somebody looks:
+    reading them takes longer than linking the code.
+
     Attributes:
-        tile_program: the one truth that simulator, host and NKI share.
+        outline: the tile program without kernels and calls.
         code: its host code.
         segments: native segments and host fallbacks in order.
     """
 
-    tile_program: TileProgram
-    code: host.HostCode
-    segments: tuple[Segment, ...]
+    __slots__ = ("code", "outline", "segments", "_tiles")
+
+    def __init__(
+        self,
+        outline: TileProgram,
+        code: host.HostCode,
+        segments: tuple[Segment, ...],
+        tiles: TileProgram | bytes,
+    ) -> None:
+        self.outline = outline
+        self.code = code
+        self.segments = segments
+        self._tiles = tiles
+
+    @property
+    def tile_program(self) -> TileProgram:
+        """The one truth that simulator, host and NKI share."""
+        tiles = self._tiles
+        if isinstance(tiles, bytes):
+            self._tiles = tiles = cast(TileProgram, pickle.loads(tiles))
+        return tiles
 
     def serialize(self) -> bytes:
         """Bytes for the disk cache, which checks them before they are read again."""
-        return pickle.dumps((self.tile_program, self.code))
+        tiles = self._tiles
+        packed = tiles if isinstance(tiles, bytes) else pickle.dumps(tiles)
+        return pickle.dumps((self.outline, self.code, packed))
 
 
-def load_code(tile_program: TileProgram, code: host.HostCode) -> Compiled:
+def _load_code(outline: TileProgram, code: host.HostCode, tiles: TileProgram | bytes) -> Compiled:
     """Load native code into the process and name buffers by position."""
-    slots = {buffer.name: slot for slot, buffer in enumerate(tile_program.buffers)}
+    slots = {buffer.name: slot for slot, buffer in enumerate(outline.buffers)}
     segments: list[Segment] = []
     for step in host.load(code).packed_segments:
         if isinstance(step, int):
@@ -63,7 +85,12 @@ def load_code(tile_program: TileProgram, code: host.HostCode) -> Compiled:
         else:
             ins, outs = (tuple(slots[name] for name in names) for names in (step.ins, step.outs))
             segments.append(HostSegment(step.function, ins, outs, step.attrs, step.source))
-    return Compiled(tile_program, code, tuple(segments))
+    return Compiled(outline, code, tuple(segments), tiles)
+
+
+def load_code(tile_program: TileProgram, code: host.HostCode) -> Compiled:
+    """A compiled program from what the compiler made just now."""
+    return _load_code(replace(tile_program, kernels=(), calls=()), code, tile_program)
 
 
 def compile_program(program: Program, target: str, donated: Sequence[int] = ()) -> Compiled:
@@ -80,5 +107,5 @@ def compile_program(program: Program, target: str, donated: Sequence[int] = ()) 
 
 def load(data: bytes) -> Compiled:
     """A compiled program from its serialized form."""
-    tile_program, code = pickle.loads(data)
-    return load_code(tile_program, code)
+    outline, code, tiles = pickle.loads(data)
+    return _load_code(outline, code, tiles)

@@ -39,8 +39,8 @@ class CompiledProgram(Protocol):
     """What an executable needs; `trnx.runtime.compiled.Compiled` has it."""
 
     @property
-    def tile_program(self) -> Any:
-        """The TileProgram."""
+    def outline(self) -> Any:
+        """The TileProgram; kernels and calls are not looked at."""
 
     @property
     def segments(self) -> Sequence[Any]:
@@ -86,7 +86,7 @@ class Executable:
         out_avals: Sequence[Aval] | None = None,
         bound: Sequence[Array] = (),
     ) -> None:
-        tile = compiled.tile_program
+        tile = compiled.outline
         self.compiled = compiled
         self.device = device
         self.name: str = tile.name
@@ -266,7 +266,7 @@ class Executable:
                 self._run_host(segment, slots)
 
     def _run_host(self, segment: Any, slots: list[int]) -> None:
-        buffers = self.compiled.tile_program.buffers
+        buffers = self.compiled.outline.buffers
 
         def views(indices: Sequence[int], read_only: bool) -> list[np.ndarray]:
             return [
@@ -295,7 +295,7 @@ class Executable:
     def _count_error(
         self, inputs: Sequence[int], outputs: Sequence[int], registers: Sequence[int]
     ) -> ShapeError:
-        tile = self.compiled.tile_program
+        tile = self.compiled.outline
         wanted = Counter(buffer.kind for buffer in tile.buffers)
         return ShapeError(
             message(
@@ -310,7 +310,7 @@ class Executable:
     def _report(self, seconds: float) -> None:
         nbytes = sum(
             math.prod(b.shape) * b.dtype.itemsize
-            for b in self.compiled.tile_program.buffers
+            for b in self.compiled.outline.buffers
             if b.kind != "temp" and all(isinstance(size, int) for size in b.shape)
         )
         rate = nbytes / seconds / 1e9 if seconds else 0.0

@@ -36,7 +36,7 @@ def buffer_dtypes(
 
     A complex array is a real buffer [..., 2] there; its element type is the complex one.
     """
-    tile = compiled.tile_program
+    tile = compiled.outline
     by_name = {buffer.name: buffer.dtype for buffer in tile.buffers}
     inputs = [buffer.dtype for buffer in tile.buffers if buffer.kind == "input"]
     outputs = [by_name[name] for name in tile.outputs]

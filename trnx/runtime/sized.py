@@ -66,7 +66,7 @@ class SizedProgram:
         ]
         compiled = self._found.compiled
         executable = Executable(compiled, self._device, avals, self._found.constants)
-        return SizedPlan(executable, [sizes[name] for name in compiled.tile_program.registers])
+        return SizedPlan(executable, [sizes[name] for name in compiled.outline.registers])
 
 
 def sized_program(
