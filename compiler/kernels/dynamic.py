@@ -19,13 +19,13 @@ from trnx.compiler.kernels.scatter import EXACT_INDEX
 from trnx.compiler.kernels.space import StridedView, to_indices
 from trnx.compiler.targets import Target
 from trnx.compiler.tile.build import KernelBuilder
-from trnx.compiler.tile.expr import Index, add, mul
+from trnx.compiler.tile.expr import Index, add, mul, symbols
 from trnx.compiler.tile.ir import HbmAccess, Span, row_major
 from trnx.compiler.tile.views import TileView
 from trnx.core import Atom, Equation, Literal, LoweringError, Source, Var, message
 from trnx.core.dtypes import int32
 
-declare(Kind.DYNAMIC, "dynamic_slice", "dynamic_update_slice", "scatter_rows")
+declare(Kind.DYNAMIC, "dynamic_slice", "dynamic_update_slice", "scatter_rows", "update_at")
 
 ROW_BLOCK = 2048
 """Elements of a scattered row in SBUF at one time."""
@@ -34,9 +34,20 @@ _OPERATORS = {"mul": "multiply", "min": "minimum", "max": "maximum"}
 
 
 def lower_dynamic(
-    equation: Equation, views: Mapping[Var, StridedView], target: Target, source: Source | None
+    equation: Equation,
+    views: Mapping[Var, StridedView],
+    target: Target,
+    source: Source | None,
+    in_place: bool = False,
 ) -> LoweredKernel:
     """One kernel for a slice, an update of one, or a row scatter at run-time places.
+
+    Args:
+        equation: what to lower.
+        views: where operands lie.
+        target: the hardware table's row.
+        source: the user's line.
+        in_place: the result has the memory of the first operand, which needs no copy.
 
     Raises:
         LoweringError: a size is only known at run time.
@@ -52,11 +63,14 @@ def lower_dynamic(
                 )
             )
     builder = KernelBuilder(name, target.name, source=source)
-    lowering = _Dynamic(builder, Params(builder, {}), equation, views, target, source)
+    lowering = _Dynamic(builder, Params(builder, {}), equation, views, target, source, in_place)
+    for register in sorted(lowering.index_symbols()):
+        builder.register_argument(register)
     {
         "dynamic_slice": lowering.slice,
         "dynamic_update_slice": lowering.update,
         "scatter_rows": lowering.scatter,
+        "update_at": lowering.update,
     }[name]()
     return LoweredKernel(builder.finish(), lowering.params.variables)
 
@@ -72,6 +86,7 @@ class _Dynamic:
         views: Mapping[Var, StridedView],
         target: Target,
         source: Source | None,
+        in_place: bool,
     ) -> None:
         self.builder = builder
         self.params = params
@@ -79,7 +94,13 @@ class _Dynamic:
         self.views = views
         self.target = target
         self.source = source
+        self.in_place = in_place
         self.result = equation.outputs[0]
+
+    def index_symbols(self) -> set[str]:
+        """Registers that known starts read."""
+        starts = to_indices(self.equation.params.get("start", ()))
+        return set().union(*map(symbols, starts))
 
     def _name(self, var: Var, role: str = "in") -> str:
         return self.params.declare(var, role, var.aval.dtype, to_indices(var.aval.shape))
@@ -150,9 +171,17 @@ class _Dynamic:
         x, update, *starts = self.equation.inputs
         shape, sizes = _static(self.result), _static(update)
         dense = row_major(tuple(shape))
-        if list(shape) != list(sizes):
+        if shape != sizes and not self.in_place:
             self._copy(self._view(x), 0, dense)
-        offset = self._offset(starts, shape, sizes, [span.stride for span in dense])
+        strides = [span.stride for span in dense]
+        if "start" in self.equation.params:
+            offset: Index = 0
+            for start, stride in zip(
+                to_indices(self.equation.params["start"]), strides, strict=True
+            ):
+                offset = add(offset, mul(start, stride))
+        else:
+            offset = self._offset(starts, shape, sizes, strides)
         spans = [Span(s.stride, n) for s, n in zip(dense, sizes, strict=True)]
         self._copy(self._view(update), offset, spans)
 
@@ -164,7 +193,8 @@ class _Dynamic:
         graph = copy_piece(self.views[x], self.result, self.source)
         if graph is None:
             return
-        emit_piece(self.builder, graph, self.target, self.params)
+        if not self.in_place:
+            emit_piece(self.builder, graph, self.target, self.params)
         b = self.builder
         width = _static(self.result)[1]
         rows = self.views[updates]

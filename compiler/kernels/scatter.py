@@ -32,9 +32,20 @@ EXACT_INDEX = 1 << 24
 
 
 def lower_scatter(
-    equation: Equation, views: Mapping[Var, StridedView], target: Target, source: Source | None
+    equation: Equation,
+    views: Mapping[Var, StridedView],
+    target: Target,
+    source: Source | None,
+    in_place: bool = False,
 ) -> LoweredKernel:
     """One kernel for ``out = x; out[indices] += updates``.
+
+    Args:
+        equation: what to lower.
+        views: where operands lie.
+        target: the hardware table's row.
+        source: the user's line.
+        in_place: the result has the memory of the operand, which needs no copy.
 
     Raises:
         LoweringError: the operand's axis or dtype is out of the kernel's range.
@@ -58,7 +69,7 @@ def lower_scatter(
     if isinstance(operand, Literal):
         raise LoweringError(message("scatter into a number", source, "Give it axes"))
     graph = copy_piece(views[operand], result, source)
-    if graph is not None:
+    if graph is not None and not in_place:
         emit_piece(builder, graph, target, params)
     assert isinstance(indices, Var) and isinstance(updates, Var)
     if 0 not in to_indices(updates.aval.shape) and graph is not None:

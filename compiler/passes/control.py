@@ -23,7 +23,7 @@ from trnx.compiler.kernels.row import LoweredKernel
 from trnx.compiler.kernels.space import StridedView, dense_view, to_indices
 from trnx.compiler.kernels.splice import Assembly, Place, reads_and_writes
 from trnx.compiler.passes.fuse import fuse
-from trnx.compiler.passes.groups import FusedProgram, Group, Layouts
+from trnx.compiler.passes.groups import Group, Layouts
 from trnx.compiler.passes.induction import Counter, find_counters, with_index
 from trnx.compiler.passes.legalise import legalise
 from trnx.compiler.passes.memory import in_place_pairs
@@ -50,7 +50,15 @@ from trnx.core.dtypes import int32
 from trnx.core.source import UNKNOWN_SOURCE
 from trnx.ops import functions as op
 
-LowerGroup: TypeAlias = Callable[[Group, FusedProgram, Target, frozenset[Var]], LoweredKernel]
+LowerGroup: TypeAlias = Callable[..., LoweredKernel]
+"""``lower_group`` of `passes.lower`, which lowers one group of a body."""
+
+UPDATES = frozenset(
+    {"scatter_add", "scatter_add_along", "scatter_rows", "dynamic_update_slice", "update_at"}
+)
+"""Primitives that give their first operand with some elements changed."""
+_LARGEST = int(np.iinfo(np.int32).max)
+
 RESIDENT_SHARE = 0.5
 """Share of SBUF for what all iterations of a loop read, such as weights."""
 
@@ -64,17 +72,21 @@ class Steps:
 
     Attributes:
         program: the fused body; each output is an input, a literal, or written by one kernel.
+        groups: the groups the kernels come from.
         lowered: the kernels.
         writers: number of the kernel that writes a variable.
         given: where the inputs lie.
         registers: values of the registers the kernels read.
+        lower: lowers a group again by its number, in place or not.
     """
 
     program: Program
-    lowered: tuple[LoweredKernel, ...]
+    groups: tuple[Group, ...]
+    lowered: list[LoweredKernel]
     writers: Mapping[Var, int]
     given: Mapping[Var, StridedView]
     registers: Mapping[str, Index]
+    lower: Callable[..., LoweredKernel]
 
     def writer(self, atom: Atom) -> int | None:
         """Number of the kernel that writes an output; None when it is an input or a number."""
@@ -89,11 +101,22 @@ class Steps:
             return False
         assert isinstance(new, Var)
         for number, kernel in enumerate(self.lowered):
-            if old not in kernel.variables or number < writer:
-                continue
-            if number > writer or not _writes_in_place(kernel, old, new):
+            if number > writer and old in kernel.variables:
                 return False
-        return True
+        if old not in self.lowered[writer].variables:
+            return True
+        if _updates(self.groups[writer], old):
+            # What is not changed is there already.
+            self.lowered[writer] = self.lower(writer, in_place=True)
+            return True
+        return _writes_in_place(self.lowered[writer], old, new)
+
+
+def _updates(group: Group, old: Var) -> bool:
+    """Whether a group only changes elements of `old`, and reads it nowhere else."""
+    equation = group.equations[-1]
+    first, *others = equation.inputs
+    return equation.primitive.name in UPDATES and first is old and old not in others
 
 
 def _writes_in_place(kernel: LoweredKernel, old: Var, new: Var) -> bool:
@@ -169,18 +192,24 @@ class ControlLowering:
             if not _is_row_major(view)
         }
         fused = fuse(small, self.target, Layouts(strides))
-        lowered = [
-            self.lower_group(group, fused, self.target, frozenset(same))
+        groups = [
+            group
             for group in fused.groups
             if any(0 not in to_indices(v.aval.shape) for v in group.written)
         ]
+
+        def lower(number: int, in_place: bool = False) -> LoweredKernel:
+            group = groups[number]
+            return self.lower_group(group, fused, self.target, frozenset(same), in_place)
+
+        lowered = [lower(number) for number in range(len(groups))]
         writers = {
             var: number
             for number, kernel in enumerate(lowered)
             for var in reads_and_writes(kernel)[1]
         }
         where = dict(zip(small.inputs, views, strict=True))
-        return Steps(fused.program, tuple(lowered), writers, where, registers or {})
+        return Steps(fused.program, tuple(groups), lowered, writers, where, registers or {}, lower)
 
     def run(self, steps: Steps, destinations: Sequence[Place | None]) -> None:
         """Splice a body's kernels; outputs that kernels write go to `destinations`.
@@ -276,11 +305,12 @@ class ControlLowering:
         """The count held inside 0 .. length, as a register unless it is a number."""
         if isinstance(count, Literal):
             return min(max(int(count.value), 0), length)
-        program = trace_program(
-            lambda n: [op.clamp(op.scalar(0, int32), n, op.scalar(length, int32))],
-            [Aval((), int32)],
-            "trips",
-        )
+
+        def run(n: Any) -> list[Any]:
+            some = op.max(n, op.scalar(0, int32))
+            return [some if length >= _LARGEST else op.min(some, op.scalar(length, int32))]
+
+        program = trace_program(run, [Aval((), int32)], "trips")
         (place,) = self.small_results(program, [count])
         return self.kernel.load_register(place, "trips")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from trnx.compiler.passes.known_index import INDEX_RULES
 from trnx.compiler.passes.simplify import simplify
 from trnx.compiler.tile.expr import Index
 from trnx.core import (
@@ -85,7 +86,7 @@ def _step(equation: Equation, old: Var) -> int | None:
 def with_index(
     body: Program, consts: int, counters: Mapping[int, Counter], step: Index, length: int
 ) -> tuple[Program, dict[str, Index]]:
-    """The body with its counters computed from the loop's index.
+    """The body with its counters computed from the loop's index, which is below `length`.
 
     Returns:
         The body without the counters among its inputs and outputs; and the value of the register
@@ -119,4 +120,4 @@ def with_index(
             if k not in counters
         ],
     )
-    return simplify(left), {name: step}
+    return simplify(left, INDEX_RULES), {name: step}

@@ -109,14 +109,28 @@ def _declare(program: Program, fused: FusedProgram) -> _Names:
 
 
 def lower_group(
-    group: Group, fused: FusedProgram, target: Target, resident: frozenset[Var] = frozenset()
+    group: Group,
+    fused: FusedProgram,
+    target: Target,
+    resident: frozenset[Var] = frozenset(),
+    in_place: bool = False,
 ) -> LoweredKernel:
-    """The kernel of one group; `resident` variables are not changed by a loop around it."""
+    """The kernel of one group.
+
+    Args:
+        group: the equations.
+        fused: the program it belongs to.
+        target: the hardware table's row.
+        resident: variables that a loop around the kernel does not change.
+        in_place: the result of an update has the memory of its first operand (`updates_operand`).
+    """
     source = group_source(group)
     if group.family == Kind.CONTROL.value:
         wanted = frozenset(group.outputs)
         return lower_control(group.equations[-1], fused.views, target, source, lower_group, wanted)
     alone = _ALONE.get(group.family)
+    if alone is not None and in_place:
+        return alone(group.equations[-1], fused.views, target, source, in_place)
     if alone is not None:
         return alone(group.equations[-1], fused.views, target, source)
     graph = build_graph(group.equations, fused.views, group.outputs)

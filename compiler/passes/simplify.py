@@ -13,6 +13,7 @@ import numpy as np
 from trnx.compiler.kernels.registry import Kind, kind_of
 from trnx.compiler.passes.empty import empty_parts, empty_product, empty_reduction, empty_result
 from trnx.compiler.passes.rewrite import Rewriter, Rule
+from trnx.compiler.passes.simplify_control import CONTROL_RULES
 from trnx.core import (
     Atom,
     Equation,
@@ -329,6 +330,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
     "reduce_min": (empty_reduction, reduce_of_transpose),
     "dot_general": (empty_product, dot_of_transpose),
     "concatenate": (empty_parts,),
+    **CONTROL_RULES,
 }
 """Primitive -> rules, tried in order."""
 
@@ -336,12 +338,20 @@ GENERAL: Sequence[Rule] = (empty_result, fold_scalars, scalar_operands)
 """Rules for every primitive."""
 
 
-def simplify(program: Program) -> Program:
-    """Apply the rules until none applies (a few rounds at most), in bodies of loops too."""
+def simplify(program: Program, more: Mapping[str, Sequence[Rule]] | None = None) -> Program:
+    """Apply the rules until none applies (a few rounds at most), in bodies of loops too.
+
+    Args:
+        program: what to simplify.
+        more: rules to try before the table's.
+    """
     program = with_simple_bodies(program)
+    rules = RULES
+    if more:
+        rules = {n: (*more.get(n, ()), *RULES.get(n, ())) for n in (*RULES, *more)}
     for _ in range(_MAX_ROUNDS):
         before = len(program.equations)
-        program = Rewriter(program, RULES, GENERAL).run()
+        program = Rewriter(program, rules, GENERAL).run()
         if len(program.equations) == before:
             break
     return program

@@ -149,6 +149,34 @@ def test_what_has_no_kernel_is_one_counted_host_call() -> None:
     assert [c.function for c in program.calls if isinstance(c, HostCall)] == ["scan"]
 
 
+def test_updates_at_the_index_are_made_in_place() -> None:
+    """One row in, one row out: the table is copied once, in front of the loop."""
+
+    def f(x: Array) -> Array:
+        return lax.fori_loop(0, 50, lambda i, v: v.at[i].add(v[49 - i] * 2.0), x)
+
+    program = compiled(f, ((50, 8), "f32"))
+    (loop,) = loops(program)
+    moved = [i.outs[0].shape for i in transfers(loop.body)]
+    assert moved and all(np.prod([int(str(n)) for n in shape]) == 8 for shape in moved)
+    assert not any(isinstance(s, RegisterLoad) for s in walk(loop.body))
+
+
+def test_a_loop_that_counts_to_a_limit_is_a_for() -> None:
+    program = compiled(up_to, ((), "i32"), ((3,), "f32"))
+    assert not loops(program, While)
+    (loop,) = loops(program)
+    assert str(loop.high) == "trips"
+
+
+def test_a_known_branch_is_no_branch() -> None:
+    program = compiled(
+        lambda x: lax.cond(True, tnp.sin, tnp.cos, lax.switch(7, [tnp.cos, tnp.exp], x)),
+        ((3,), "f32"),
+    )
+    assert not loops(program) and len(program.calls) == 1
+
+
 # Results ----------------------------------------------------------------------------------------
 def permuted(a: Array, b: Array, xs: Array) -> Any:
     """Carries that swap, one that is the row, one that is a number; ys of old values."""
@@ -234,6 +262,37 @@ def wide_counter(n: Array, x: Array) -> Any:
     return lax.scan(lambda c, _: ((c[0] * 3 + 1, c[1] + 1.0), c[0]), (n, x), None, 4)
 
 
+def indexed(x: Array, xs: Array) -> Any:
+    """Rows read and written at expressions of the counter, inside and beyond the array."""
+
+    def body(i: Array, carry: Any) -> Any:
+        table, total = carry
+        row = xs[i] + xs[5 - i] * table[i // 2]
+        return table.at[i].add(row).at[2].set(row), total + xs[i + 2]
+
+    return lax.fori_loop(0, 6, body, (xs, x))
+
+
+def counting_rows(x: Array, xs: Array) -> Any:
+    """A row of the inputs that is the number of the step, from the end."""
+
+    def step(c: Array, rows: Any) -> Any:
+        number, row = rows
+        return c + row * number.astype("f32"), (number, xs[number])
+
+    return lax.scan(step, x, (tnp.arange(6), xs), reverse=True)
+
+
+def up_to(n: Array, x: Array) -> Any:
+    """A number of steps that is only known at run time."""
+    return lax.fori_loop(3, n, lambda i, v: v * 0.5 + i.astype("f32"), x)
+
+
+def reused(w: Array, x: Array, xs: Array) -> Any:
+    """A carry that every step gives back, which is a constant."""
+    return lax.scan(lambda c, r: ((c[0], tnp.tanh(r @ c[0] + c[1])), c[1]), (w, x), xs)
+
+
 CASES: dict[str, tuple[Callable[..., Any], Kinds]] = {
     "rnn": (rnn, RNN),
     "permuted": (permuted, (((3, 5), "f32"), ((3, 5), "f32"), ((4, 3, 5), "f32"))),
@@ -249,6 +308,10 @@ CASES: dict[str, tuple[Callable[..., Any], Kinds]] = {
         many_blocks,
         (((600, 600), "f32"), ((150, 600), "f32"), ((2, 150, 600), "f32")),
     ),
+    "indexed": (indexed, (((3,), "f32"), ((6, 3), "f32"))),
+    "counting rows": (counting_rows, (((3,), "f32"), ((6, 3), "f32"))),
+    "up to": (up_to, (((), "i32"), ((3,), "f32"))),
+    "reused": (reused, (((5, 5), "f32"), ((2, 5), "f32"), ((4, 2, 5), "f32"))),
     "64 bits": (wide_counter, (((5,), "i64"), ((5,), "f32"))),
 }
 
