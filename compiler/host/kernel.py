@@ -8,7 +8,8 @@ numbers, so that the thread pool can hand out ranges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from trnx.compiler.host.across import emit_across
 from trnx.compiler.host.cost import body_cost, instruction_cost, sum_of
@@ -16,17 +17,19 @@ from trnx.compiler.host.emit import I64, PTR, Function, Module, Value, i64
 from trnx.compiler.host.index import Indices
 from trnx.compiler.host.layout import panel_layouts
 from trnx.compiler.host.memory import TileMemory, byte_address, row_pitch
-from trnx.compiler.host.phases import APART, Aliases
-from trnx.compiler.host.plan import (
+from trnx.compiler.host.nodes import (
     ALL_ROWS,
     ONE_ROW,
     Body,
     GroupNode,
     InstructionNode,
     LoopNode,
-    Planner,
+    Node,
     RegisterNode,
+    RowsNode,
 )
+from trnx.compiler.host.phases import APART, Aliases
+from trnx.compiler.host.plan import Planner
 from trnx.compiler.host.product import emit_product_loop
 from trnx.compiler.host.region import Frame, Region, emit_region
 from trnx.compiler.host.rowgroup import RowGroup
@@ -140,17 +143,12 @@ class KernelEmitter:
 
     def _emit_body(self, frame: Frame, body: Body) -> None:
         mark, outer = frame.used, dict(frame.tiles)
-        for tile, kind in body.tiles:
-            layout = self._panels.get(tile.name)
-            if layout is not None:
-                place = self._allocate(frame, 1, layout.size)
-                frame.tiles[tile.name] = TileMemory(place.base, layout.pitch, layout.step)
-                continue
-            rows = tile.shape[0] if kind == ALL_ROWS else 1
-            frame.tiles[tile.name] = self._allocate(frame, rows, tile.free_bytes)
+        self._place_tiles(frame, body)
         for node in body.nodes:
             if isinstance(node, GroupNode):
                 self._emit_group(frame, body, node)
+            elif isinstance(node, RowsNode):
+                self._emit_rows(frame, node)
             elif isinstance(node, InstructionNode):
                 used = frame.used
                 with frame.indices.scope():
@@ -163,6 +161,52 @@ class KernelEmitter:
             else:
                 self._emit_while(frame, node, node.statement)
         frame.used, frame.tiles = mark, outer
+
+    def _place_tiles(self, frame: Frame, body: Body) -> None:
+        """Memory for the tiles that a body brings into scope."""
+        for tile, kind in body.tiles:
+            layout = self._panels.get(tile.name)
+            if layout is not None:
+                place = self._allocate(frame, 1, layout.size)
+                frame.tiles[tile.name] = TileMemory(place.base, layout.pitch, layout.step)
+                continue
+            rows = tile.shape[0] if kind == ALL_ROWS else 1
+            frame.tiles[tile.name] = self._allocate(frame, rows, tile.free_bytes)
+
+    def _emit_rows(self, frame: Frame, node: RowsNode) -> None:
+        """Everything of one row, then the next row."""
+        f = frame.f
+        runs = isinstance(node.partitions, int)
+        loop = f.begin_loop(i64(0), frame.indices.value(node.partitions), runs=runs)
+        with frame.indices.scope():
+            self._emit_in_row(frame, node.nodes, loop.index)
+        f.end_loop(loop)
+
+    def _emit_in_row(self, frame: Frame, nodes: Sequence[Node], row: Value) -> None:
+        for node in nodes:
+            if isinstance(node, GroupNode):
+                with frame.indices.scope():
+                    RowGroup(self._around(frame), node.schedule, in_pieces=True).emit_row(row)
+            elif isinstance(node, RowsNode):
+                self._emit_in_row(frame, node.nodes, row)
+            else:
+                assert isinstance(node, LoopNode) and isinstance(node.statement, For)
+                with self._opened(frame, node.statement):
+                    mark, outer = frame.used, dict(frame.tiles)
+                    self._place_tiles(frame, node.body)
+                    self._emit_in_row(frame, node.body.nodes, row)
+                    frame.used, frame.tiles = mark, outer
+
+    @contextmanager
+    def _opened(self, frame: Frame, loop: For) -> Iterator[None]:
+        """Code inside a counted loop."""
+        f, indices = frame.f, frame.indices
+        low, high = indices.value(loop.low), indices.value(loop.high)
+        runs = isinstance(loop.low, int) and isinstance(loop.high, int) and loop.low < loop.high
+        opened = f.begin_loop(low, high, loop.step, runs=runs)
+        with indices.bound(loop.index, opened.index):
+            yield
+        f.end_loop(opened)
 
     def _around(self, frame: Frame) -> Surroundings:
         def allocate(rows: int, row_bytes: int) -> TileMemory:
@@ -228,13 +272,8 @@ class KernelEmitter:
         product = _only_product(node.body)
         if product is not None and emit_product_loop(self._around(frame), loop, product):
             return
-        f, indices = frame.f, frame.indices
-        low, high = indices.value(loop.low), indices.value(loop.high)
-        runs = isinstance(loop.low, int) and isinstance(loop.high, int) and loop.low < loop.high
-        opened = f.begin_loop(low, high, loop.step, runs=runs)
-        with indices.bound(loop.index, opened.index):
+        with self._opened(frame, loop):
             self._emit_body(frame, node.body)
-        f.end_loop(opened)
 
     # Parallel regions -------------------------------------------------------------------------
 

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
 
+from trnx.compiler.host.interchange import by_rows
 from trnx.compiler.host.moves import is_transposing
+from trnx.compiler.host.nodes import (
+    ALL_ROWS,
+    ONE_ROW,
+    Body,
+    GroupNode,
+    InstructionNode,
+    LoopNode,
+    Node,
+    RegisterNode,
+)
 from trnx.compiler.host.phases import (
     APART,
     SAME_BASE,
     Aliases,
-    Schedule,
     same_place,
     schedule,
 )
@@ -32,7 +40,7 @@ from trnx.compiler.host.rowops import (
 )
 from trnx.compiler.host.types import DType
 from trnx.compiler.tile.analysis import accesses
-from trnx.compiler.tile.expr import Index, add, scale
+from trnx.compiler.tile.expr import add, scale
 from trnx.compiler.tile.ir import (
     Access,
     Alloc,
@@ -40,59 +48,11 @@ from trnx.compiler.tile.ir import (
     HbmAccess,
     Instruction,
     Kernel,
-    RegisterLoad,
-    RegisterMove,
     Statement,
-    Tile,
     TileAccess,
     While,
     walk,
 )
-
-ALL_ROWS = "rows"
-ONE_ROW = "row"
-
-
-@dataclass(frozen=True, slots=True)
-class GroupNode:
-    """A row group."""
-
-    partitions: Index
-    ops: tuple[RowOp, ...]
-    schedule: Schedule
-
-
-@dataclass(frozen=True, slots=True)
-class InstructionNode:
-    """An instruction that works across partitions."""
-
-    instruction: Instruction
-
-
-@dataclass(frozen=True, slots=True)
-class LoopNode:
-    """A ``for`` or ``while`` with its planned body."""
-
-    statement: For | While
-    body: Body
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterNode:
-    """A register assignment."""
-
-    statement: RegisterLoad | RegisterMove
-
-
-Node: TypeAlias = "GroupNode | InstructionNode | LoopNode | RegisterNode"
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """Planned statements and the tiles they bring into scope with their storage kind."""
-
-    nodes: tuple[Node, ...]
-    tiles: tuple[tuple[Tile, str], ...]
 
 
 class Planner:
@@ -114,9 +74,9 @@ class Planner:
 
     def plan(self) -> Body:
         """The planned body of the kernel."""
-        return self._body(self.kernel.body)
+        return self._body(self.kernel.body, False)
 
-    def _body(self, statements: Sequence[Statement]) -> Body:
+    def _body(self, statements: Sequence[Statement], handed_over: bool) -> Body:
         own = [s.tile for s in statements if isinstance(s, Alloc)]
         names = {tile.name for tile in own}
         nodes: list[Node] = []
@@ -145,12 +105,14 @@ class Planner:
             elif isinstance(statement, For | While):
                 for inner in walk(statement.body):
                     stored.update(dict.fromkeys(_tiles_used(inner), ALL_ROWS))
-                nodes.append(LoopNode(statement, self._body(statement.body)))
+                parallel = isinstance(statement, For) and statement.parallel
+                body = self._body(statement.body, handed_over or parallel)
+                nodes.append(LoopNode(statement, body))
             else:
                 nodes.append(RegisterNode(statement))
         close()
         tiles = tuple((tile, stored[tile.name]) for tile in own if tile.name in stored)
-        return Body(tuple(nodes), tiles)
+        return Body(tuple(by_rows(nodes, self._aliases, handed_over)), tiles)
 
     def _group(self, ops: Sequence[RowOp], own: set[str], stored: dict[str, str]) -> GroupNode:
         inside = Counter(name for op in ops for name in _tiles_used(op.instruction))

@@ -27,12 +27,16 @@ _AddressKey: TypeAlias = tuple[str, int, Index, Index, TileAccess | None]
 
 
 class RowGroup:
-    """Emits one row group into ``around.f``."""
+    """Emits one row group into ``around.f``.
 
-    def __init__(self, around: Surroundings, schedule: Schedule) -> None:
+    ``in_pieces`` says that the group handles a piece of each row and the next piece comes next.
+    """
+
+    def __init__(self, around: Surroundings, schedule: Schedule, in_pieces: bool = False) -> None:
         self.around = around
         self.f = around.f
         self.schedule = schedule
+        self._in_pieces = in_pieces
         self.rows: dict[RowKey, Value] = {}
         self._addresses: dict[_AddressKey, Value] = {}
         self._row: Value = i64(0)
@@ -42,7 +46,7 @@ class RowGroup:
         indices = self.around.indices
         if partitions == 1:
             with indices.scope():
-                self._emit_row(i64(0))
+                self.emit_row(i64(0))
             return
         runs = isinstance(partitions, int) and partitions > 0
         self.emit_rows(i64(0), indices.value(partitions), runs)
@@ -52,10 +56,11 @@ class RowGroup:
         indices, f = self.around.indices, self.f
         loop = f.begin_loop(first, last, runs=runs)
         with indices.scope():
-            self._emit_row(loop.index)
+            self.emit_row(loop.index)
         f.end_loop(loop)
 
-    def _emit_row(self, row: Value) -> None:
+    def emit_row(self, row: Value) -> None:
+        """All phases of one row."""
         self._row = row
         self.rows.clear()
         self._addresses.clear()
@@ -168,7 +173,7 @@ class RowGroup:
         for op in phase.ops:
             if op.instruction.op in ("iota", "affine_select"):
                 nest.affine[op.order] = self._affine_base(op)
-        if len(nest.counts) == 1 and phase is self._heaviest():
+        if not self._in_pieces and len(nest.counts) == 1 and phase is self._heaviest():
             nest.streams = self._streams(phase, nest.counts[0])
         NestEmitter(self, nest).emit()
 
