@@ -2,14 +2,16 @@
 
 Fresh pages cost more than most programs (first touch of 16 MB takes several times as long as
 writing it again), so freed blocks are kept per size class and handed out again. Sizes are rounded
-up to classes of at most one eighth waste.
+up to classes of at most one eighth waste. Large blocks ask for huge pages: programs that stream
+through them otherwise wait for address translation, above all in virtual machines.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import threading
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,6 +24,8 @@ POOL_LIMIT = 1 << 29
 """Bytes of freed memory that the pool keeps at most."""
 
 _LARGEST = 1 << 47  # a process has no larger range of addresses, and ctypes would cut the number
+_HUGE_PAGE = 1 << 21
+_HUGE = 1 << 22  # from this size on huge pages are asked for
 _SMALL = 1 << 12
 _KEEP_SMALL = 256
 
@@ -33,6 +37,11 @@ _release = _libc.free
 _release.restype = None
 _release.argtypes = [ctypes.c_void_p]
 _memmove = ctypes.memmove
+_advise = getattr(_libc, "madvise", None)
+if _advise is not None:
+    _advise.restype = ctypes.c_int
+    _advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux has it
 
 _pool: dict[int, list[int]] = {}
 _pool_lock = threading.RLock()
@@ -114,17 +123,34 @@ def allocate(nbytes: int) -> Block:
     try:
         address = freed.pop()
     except IndexError:
-        address = _allocate(ALIGNMENT, capacity)
-        if address is None:
-            trim()
-            address = _allocate(ALIGNMENT, capacity)
-        if address is None:
-            raise _no_memory(nbytes) from None
+        address = _from_system(nbytes, capacity)
     block = Block()
     block.address = address
     block.capacity = capacity
     block.pinned = False
     return block
+
+
+def _from_system(nbytes: int, capacity: int) -> int:
+    """Memory from the system, if need be after the pool has given back its own."""
+    address = _fresh(capacity)
+    if address is None:
+        trim()
+        address = _fresh(capacity)
+    if address is None:
+        raise _no_memory(nbytes) from None
+    return address
+
+
+def _fresh(capacity: int) -> int | None:
+    """Memory from the system, None when it has none."""
+    if capacity < _HUGE or _ADVICE is None or _advise is None:
+        return cast("int | None", _allocate(ALIGNMENT, capacity))
+    address = cast("int | None", _allocate(_HUGE_PAGE, capacity))
+    if address is not None:
+        # A refusal (a kernel without huge pages) leaves ordinary pages, which are as good.
+        _advise(address, capacity, _ADVICE)
+    return address
 
 
 def _no_memory(nbytes: int) -> MemoryError:
