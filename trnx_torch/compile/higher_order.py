@@ -42,7 +42,7 @@ def _operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def _function(interpreter: Interpreter, module: GraphModule) -> Callable[..., tuple[Value, ...]]:
     """A graph as a function; results have the dtypes PyTorch expects."""
-    output = next(node for node in module.graph.nodes if node.op == "output")
+    items = output_items(module)
 
     def run(*arguments: Value) -> tuple[Value, ...]:
         results = interpreter.run_graph(module, arguments)
@@ -50,10 +50,16 @@ def _function(interpreter: Interpreter, module: GraphModule) -> Callable[..., tu
             np.astype(value, to_trnx_dtype(item.meta["val"].dtype))
             if isinstance(item, Node) and isinstance(item.meta["val"], torch.Tensor)
             else value
-            for item, value in zip(output.args[0], results, strict=True)
+            for item, value in zip(items, results, strict=True)
         )
 
     return run
+
+
+def output_items(module: GraphModule) -> tuple[Any, ...]:
+    """What a graph returns; a single value is a tuple of one."""
+    (returned,) = next(node for node in module.graph.nodes if node.op == "output").args
+    return tuple(returned) if isinstance(returned, list | tuple) else (returned,)
 
 
 def _no_random(interpreter: Interpreter, *modules: GraphModule) -> None:

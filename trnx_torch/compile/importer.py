@@ -140,7 +140,8 @@ class Interpreter:
             elif node.op == "get_attr":
                 self.values[node] = self._attribute(node)
             elif node.op == "output":
-                return list(torch.fx.map_arg(node.args[0], self.values.__getitem__))
+                items = higher_order.output_items(self.module)
+                return [self.values[i] if isinstance(i, Node) else i for i in items]
         raise AssertionError("an FX graph ends with an output node")
 
     def run_graph(self, module: GraphModule, arguments: Sequence[Any]) -> list[Any]:

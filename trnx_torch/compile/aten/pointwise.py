@@ -52,7 +52,9 @@ _unary("trunc", np.trunc, KIND.DEFAULT)
 _unary("isnan", np.isnan, KIND.ALWAYS_BOOL)
 _unary("isinf", np.isinf, KIND.ALWAYS_BOOL)
 _unary("isfinite", np.isfinite, KIND.ALWAYS_BOOL)
-_unary("signbit", lambda x: x < 0 if _whole(x) else (x < 0) | (1 / x == -math.inf), KIND.DEFAULT)
+_unary(
+    "signbit", lambda x: x < 0 if _whole(x) else (x < 0) | (1 / x == -math.inf), KIND.ALWAYS_BOOL
+)
 _unary("logical_not", np.logical_not, KIND.ALWAYS_BOOL)
 _unary("bitwise_not", np.invert, KIND.DEFAULT)
 

@@ -8,6 +8,7 @@ from typing import Any
 import trnx.nn as nn
 import trnx.numpy as np
 from trnx.core.dtypes import is_bool, is_integer
+from trnx.ops import functions as op
 from trnx_torch.compile.aten.registry import lowers
 from trnx_torch.dtypes import to_trnx_dtype
 
@@ -88,7 +89,21 @@ def _cumsum(x: Value, dim: int, *, dtype: Any = None) -> Value:
         x = x.astype(to_trnx_dtype(dtype))
     elif is_bool(x.dtype) or is_integer(x.dtype):
         x = x.astype(np.int64)
-    return x if x.ndim == 0 else np.cumsum(x, axis=dim % x.ndim)
+    return x if x.ndim == 0 else op.cumsum(x, dim % x.ndim)
+
+
+@lowers("cumprod.default")
+def _cumprod(x: Value, dim: int, *, dtype: Any = None) -> Value:
+    if dtype is not None:
+        x = x.astype(to_trnx_dtype(dtype))
+    elif is_bool(x.dtype) or is_integer(x.dtype):
+        x = x.astype(np.int64)
+    return x if x.ndim == 0 else op.cumprod(x, dim % x.ndim)
+
+
+@lowers("logcumsumexp.default", "_logcumsumexp.default")
+def _logcumsumexp(x: Value, dim: int) -> Value:
+    return x if x.ndim == 0 else op.cumlogsumexp(x, dim % x.ndim)
 
 
 @lowers("logsumexp.default")

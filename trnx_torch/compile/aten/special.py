@@ -65,6 +65,11 @@ def _acos(x: Value) -> Value:
     return _angle(np.sqrt((1 - x) * (1 + x)), x)
 
 
+@_rule("angle.default")
+def _angle_of_number(x: Value) -> Value:
+    return np.where(np.isnan(x), x, np.where(x < 0, math.pi, 0.0))
+
+
 _LARGE = 1e9  # beyond it a square root of x² ± 1 is x in every dtype that computes here
 
 
@@ -322,6 +327,11 @@ def _logit_backward(grad: Value, x: Value, eps: float | None = None) -> Value:
 
 
 # ---------------------------------------------------------------- parts and choices
+@_rule("floor_divide.default", "floor_divide.Scalar", kind=KIND.DEFAULT)
+def _floor_divide(x: Value, y: Value) -> Value:
+    return np.floor_divide(x, y)
+
+
 @_rule("frac.default", kind=KIND.DEFAULT)
 def _frac(x: Value) -> Value:
     return x - np.trunc(x)
