@@ -8,7 +8,8 @@ spliced kernels are opened and closed by the caller.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,8 @@ import numpy as np
 
 from trnx.compiler.kernels.row import LoweredKernel
 from trnx.compiler.kernels.space import to_indices
-from trnx.compiler.tile.analysis import accesses
+from trnx.compiler.targets import Target
+from trnx.compiler.tile.analysis import Env, accesses, index_bounds
 from trnx.compiler.tile.build import RESERVED
 from trnx.compiler.tile.expr import Expr, Index, add, mul, substitute, symbol
 from trnx.compiler.tile.invariant import split_invariant
@@ -41,6 +43,7 @@ from trnx.compiler.tile.ir import (
     While,
     walk,
 )
+from trnx.compiler.tile.pinning import pin, transfers
 from trnx.core import Source, Var
 from trnx.core.dtypes import int32
 
@@ -59,11 +62,23 @@ class Assembly:
     Args:
         name: name of the kernel.
         source: the user's line.
-        room: bytes per partition that may hold what all iterations of a loop read.
+        target: the hardware table's row.
+        results: variables that are read after the kernel.
+        room: bytes per partition that loops may hold on chip: what all iterations read, and what
+            each hands to the next.
     """
 
-    def __init__(self, name: str, source: Source | None, room: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: Source | None,
+        target: Target,
+        results: Collection[Var],
+        room: int,
+    ) -> None:
         self.name = name
+        self.target = target
+        self.results = frozenset(results)
         self.room = room
         self.source = source
         self._params: dict[tuple[Var, np.dtype[Any]], Param] = {}
@@ -102,15 +117,23 @@ class Assembly:
     # Statements -----------------------------------------------------------------------------------
 
     @contextmanager
-    def loop(self, index: str, low: Index, high: Index) -> Iterator[Expr]:
+    def loop(
+        self, index: str, low: Index, high: Index, carried: Collection[Var] = ()
+    ) -> Iterator[Expr]:
         """A loop around what the block adds; yields its index.
 
-        What does the same in every iteration is done once before.
+        What does the same in every iteration is done once before; buffers that an iteration hands
+        on or uses for itself are on chip where they can be. `carried` variables have a value when
+        the loop begins.
         """
         name = self.unique(index)
         self._bodies.append([])
         yield symbol(name)
-        self._emit(For(name, low, high, self._varying(self._bodies.pop(), name)))
+        body = self._varying(self._bodies.pop(), name)
+        empty = For(name, low, high, ())
+        body, after = self._pinned(body, {name: index_bounds(empty, {})}, carried)
+        self._emit(replace(empty, body=body))
+        self._bodies[-1].extend(after)
 
     @contextmanager
     def once(self, register: Expr) -> Iterator[None]:
@@ -121,11 +144,32 @@ class Assembly:
         self._emit(For(name, 0, register, tuple(self._bodies.pop())))
 
     @contextmanager
-    def repeat(self, condition: Expr) -> Iterator[None]:
-        """A loop that runs while a register is not zero."""
+    def repeat(self, condition: Expr, carried: Collection[Var]) -> Iterator[None]:
+        """A loop that runs while a register is not zero; otherwise as `loop`."""
         self._bodies.append([])
         yield
-        self._emit(While(str(condition), self._varying(self._bodies.pop(), str(condition))))
+        body = self._varying(self._bodies.pop(), str(condition))
+        body, after = self._pinned(body, {}, carried)
+        self._emit(While(str(condition), body))
+        self._bodies[-1].extend(after)
+
+    def _pinned(
+        self, body: tuple[Statement, ...], env: Env, carried: Collection[Var]
+    ) -> tuple[tuple[Statement, ...], list[Statement]]:
+        """The body with buffers on chip, and what copies them back; they are filled here."""
+        views = Counter(root for root, _ in self._params)
+        roots = {p.name: root for (root, _), p in self._params.items() if views[root] == 1}
+        candidates = [p for p in self._params.values() if p.role != "in" and p.name in roots]
+        body, found = pin(body, env, candidates, self.target.partitions, self.room, self.unique)
+        self.room -= sum(item.tile.free_bytes for item in found)
+        names = [item.param.name for item in found]
+        front, after = transfers(
+            found,
+            {name for name in names if roots[name] in carried},
+            {name for name in names if roots[name] in self.results},
+        )
+        self._bodies[-1].extend(front)
+        return body, after
 
     def _varying(self, body: Sequence[Statement], name: str) -> tuple[Statement, ...]:
         """A loop's body without what is the same in every iteration, which is emitted here."""
@@ -202,14 +246,17 @@ class Assembly:
     def finish(self) -> LoweredKernel:
         """The kernel."""
         assert len(self._bodies) == 1
-        kernel = Kernel(
-            self.name,
-            tuple(self._params.values()),
-            tuple(self._bodies[0]),
-            tuple(sorted(self._registers)),
-            source=self.source,
-        )
-        return LoweredKernel(kernel, tuple(var for var, _ in self._params))
+        body = tuple(self._bodies[0])
+        used = {
+            access.buffer
+            for statement in walk(body)
+            for access, _ in accesses(statement)
+            if isinstance(access, HbmAccess)
+        }
+        kept = {key: param for key, param in self._params.items() if param.name in used}
+        registers = tuple(sorted(self._registers))
+        kernel = Kernel(self.name, tuple(kept.values()), body, registers, source=self.source)
+        return LoweredKernel(kernel, tuple(var for var, _ in kept))
 
 
 class _Rename:

@@ -29,6 +29,7 @@ from trnx.compiler.passes.legalise import legalise
 from trnx.compiler.passes.memory import in_place_pairs
 from trnx.compiler.passes.simplify import simplify, with_literals
 from trnx.compiler.targets import Target
+from trnx.compiler.tile import place as placing
 from trnx.compiler.tile.build import KernelBuilder
 from trnx.compiler.tile.expr import Index, add, mul, scale
 from trnx.compiler.tile.ir import row_major
@@ -40,6 +41,7 @@ from trnx.core import (
     Params,
     Program,
     Source,
+    TileError,
     Var,
     cached_by_program,
     literal,
@@ -60,7 +62,7 @@ UPDATES = frozenset(
 _LARGEST = int(np.iinfo(np.int32).max)
 
 RESIDENT_SHARE = 0.5
-"""Share of SBUF for what all iterations of a loop read, such as weights."""
+"""Share of SBUF for what loops hold on chip: weights, carries, values between kernels."""
 
 Given: TypeAlias = "Literal | StridedView"
 """An operand of a body: a number, or where it lies in the buffers of the kernel."""
@@ -148,6 +150,7 @@ class ControlLowering:
         source: Source | None,
         lower_group: LowerGroup,
         wanted: frozenset[Var],
+        room: int,
     ) -> None:
         self.equation = equation
         self.params = equation.params
@@ -156,9 +159,9 @@ class ControlLowering:
         self.source = source
         self.lower_group = lower_group
         self.wanted = wanted
-        room = int(target.sbuf_usable_bytes * RESIDENT_SHARE)
-        self.kernel = Assembly(equation.primitive.name, source, room)
         self.results = equation.outputs
+        name = equation.primitive.name
+        self.kernel = Assembly(name, source, target, self.results, room)
 
     def operands(self) -> list[Given]:
         """The equation's operands."""
@@ -288,7 +291,7 @@ class ControlLowering:
                 self.copy(first, Place(last), last.aval)
             return
         state.enter()
-        with self.kernel.loop("step", 0, trips) as step:
+        with self.kernel.loop("step", 0, trips, state.lasts) as step:
             at = add(add(trips, -1), scale(step, -1)) if params["reverse"] else step
             slices = [_slice(x, at) for x in xs]
             indexed, registers = with_index(body, consts, counters, step, length)
@@ -349,7 +352,7 @@ class ControlLowering:
 
         decide()
         more = self.kernel.load_register(flag, "more")
-        with self.kernel.repeat(more):
+        with self.kernel.repeat(more, state.lasts):
             given = [*operands[for_cond : for_cond + for_body], *state.given()]
             state.iterate(self.prepare(params["body"], given, consts=for_body), [])
             decide()
@@ -515,6 +518,16 @@ def lower_control(
         lower_group: lowers one group of a body.
         wanted: the results that something reads.
     """
-    lowering = ControlLowering(equation, views, target, source, lower_group, wanted)
-    _RULES[equation.primitive.name](lowering)
-    return lowering.kernel.finish()
+
+    def lower(room: int) -> LoweredKernel:
+        lowering = ControlLowering(equation, views, target, source, lower_group, wanted, room)
+        _RULES[equation.primitive.name](lowering)
+        return lowering.kernel.finish()
+
+    lowered = lower(int(target.sbuf_usable_bytes * RESIDENT_SHARE))
+    try:
+        placing.place(lowered.kernel, target)
+    except TileError:
+        # The kernels of the body need the room themselves.
+        lowered = lower(0)
+    return lowered

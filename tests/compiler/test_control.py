@@ -70,7 +70,7 @@ RNN = (((16, 16), "f32"), ((8, 16), "f32"), ((6, 8, 16), "f32"))
 
 
 def test_a_scan_is_one_kernel_with_one_loop() -> None:
-    """Weights are loaded once, the carry is replaced in place, one row of xs and ys per step."""
+    """Weights are loaded once, the carry stays on chip, one row of xs and ys moves per step."""
     program = compiled(rnn, *RNN)
     assert len(program.calls) == 1 and isinstance(program.calls[0], KernelCall)
     (loop,) = loops(program)
@@ -78,9 +78,7 @@ def test_a_scan_is_one_kernel_with_one_loop() -> None:
     inside = transfers(loop.body)
     reads = [i.ins[0] for i in inside if isinstance(i.ins[0], HbmAccess)]
     writes = [i.outs[0] for i in inside if isinstance(i.outs[0], HbmAccess)]
-    assert len(reads) == 2 and len(writes) == 2, "carry and row in, carry and row out"
-    stacked = [a for a in (*reads, *writes) if loop.index in str(a.offset)]
-    assert [str(a.offset) for a in stacked] == [f"128*{loop.index}"] * 2
+    assert [str(a.offset) for a in (*reads, *writes)] == [f"128*{loop.index}"] * 2
     weights = [i for i in transfers(program.kernels[0].body) if i not in inside]
     assert any(i.ins[0].shape == (16, 16) for i in weights if isinstance(i.ins[0], HbmAccess))
 
@@ -103,6 +101,15 @@ def test_an_lstm_keeps_its_carries_in_place() -> None:
         if isinstance(i.ins[0], HbmAccess) and i.ins[0].shape == (1, 64)
     ]
     assert not copies, "no carry is copied back"
+
+
+def test_a_carry_that_is_too_large_stays_in_memory() -> None:
+    """256 rows are more than SBUF has partitions."""
+    program = compiled(
+        lambda x: lax.fori_loop(0, 4, lambda i, v: tnp.sin(v.sum(1, keepdims=True)) + v, x),
+        ((256, 40), "f32"),
+    )
+    assert len(transfers(loops(program)[0].body)) >= 2
 
 
 def test_compiling_does_not_grow_with_the_number_of_steps() -> None:
@@ -134,7 +141,7 @@ def test_a_counter_is_the_index_of_the_loop() -> None:
         lambda x: lax.fori_loop(2, 9, lambda i, v: v * 0.5 + i.astype("f32"), x), ((3, 4), "f32")
     )
     (loop,) = loops(program)
-    assert len(transfers(loop.body)) == 2, "the value in and out"
+    assert not transfers(loop.body)
     ramps = [s for s in walk(loop.body) if isinstance(s, Instruction) and s.op == "iota"]
     assert [str(s.attr("offset")) for s in ramps] == [f"{loop.index} + 2"]
 
@@ -150,14 +157,14 @@ def test_what_has_no_kernel_is_one_counted_host_call() -> None:
 
 
 def test_updates_at_the_index_are_made_in_place() -> None:
-    """One row in, one row out: the table is copied once, in front of the loop."""
+    """One row in, one row out, on chip: the table is copied once, in front of the loop."""
 
     def f(x: Array) -> Array:
         return lax.fori_loop(0, 50, lambda i, v: v.at[i].add(v[49 - i] * 2.0), x)
 
     program = compiled(f, ((50, 8), "f32"))
     (loop,) = loops(program)
-    moved = [i.outs[0].shape for i in transfers(loop.body)]
+    moved = [s.outs[0].shape for s in walk(loop.body) if isinstance(s, Instruction)]
     assert moved and all(np.prod([int(str(n)) for n in shape]) == 8 for shape in moved)
     assert not any(isinstance(s, RegisterLoad) for s in walk(loop.body))
 
