@@ -6,6 +6,7 @@ if __name__ != "trnx.ops":
         "(a second copy would make a second registry of primitives). Write `import trnx.ops`."
     )
 
+from trnx.ops import _linalg_rules as _linalg_rules
 from trnx.ops import _scan_reverse as _scan_reverse
 from trnx.ops import cast as cast
 from trnx.ops import checkpoint as checkpoint
@@ -19,10 +20,12 @@ from trnx.ops import cumulative as cumulative
 from trnx.ops import custom as custom
 from trnx.ops import dynamic as dynamic
 from trnx.ops import elementwise as elementwise
+from trnx.ops import fft as fft
 from trnx.ops import functions as functions
 from trnx.ops import gather as gather
 from trnx.ops import index as index
 from trnx.ops import integer as integer
+from trnx.ops import linalg as linalg
 from trnx.ops import movement as movement
 from trnx.ops import random as random
 from trnx.ops import reduce as reduce

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trnx.core import Aval, DTypeError, OpCase, Primitive, TestRecord, dtypes, message
+from trnx.core import Aval, DTypeError, Linear, OpCase, Primitive, TestRecord, dtypes, message
 from trnx.ops import functions as op
 from trnx.ops._factories import (
     ANY,
@@ -70,7 +70,14 @@ convert_p = Primitive(
     tests=TestRecord(_cases(), (dtypes.float64,), grad_order=1),
 )
 convert_p.def_linear()
-convert_p.def_transpose(lambda ct, x, *, dtype, weak: (op.convert(ct, x.aval.dtype),))
+
+
+@convert_p.def_transpose
+def _transpose(ct: Array, x: Linear, *, dtype: np.dtype[Any], weak: bool) -> tuple[Array]:
+    real = not dtypes.is_complex(x.aval.dtype)
+    return (op.convert(op.real(ct) if real else ct, x.aval.dtype),)
+
+
 convert_p.def_vmap(vmap_elementwise(convert_p))
 convert_p.def_pad(pad_elementwise(convert_p))
 convert_p.def_cost(elementwise_cost(convert_p, 1, False))

@@ -67,7 +67,7 @@ def expansion_of(
         return lambda *operands, **params: function(*operands)
     if name == "convert":
         return _convert
-    if name in PER_PART and not (name == "scatter" and params.get("mode") not in ("set", "add")):
+    if name in PER_PART and not (name == "scatter" and params.get("kind") not in ("set", "add")):
         return lambda *operands, **params: _per_part(primitive, operands, params)
     if name in BILINEAR:
         return lambda *operands, **params: _bilinear(primitive, operands, params)

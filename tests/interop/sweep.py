@@ -20,6 +20,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
+
+from tests.interop import jax_harness, jax_record
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
 """Seconds after which a harness counts as hanging."""
@@ -35,8 +39,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--again", action="store_true", help="repeat what did not pass")
     options = parser.parse_args(argv)
     outcomes = sweep(options.state, options.only, options.workers, options.again)
-    from tests.interop import jax_record
-
     print(jax_record.summary(outcomes))
     if options.write:
         jax_record.write(outcomes)
@@ -46,8 +48,7 @@ def sweep(
     state: Path, only: Sequence[str] = (), workers: int = 1, again: bool = False
 ) -> dict[str, tuple[str, str]]:
     """Outcomes ``(status, reason)`` of every harness whose name begins with one of `only`."""
-    from tests.interop import jax_harness
-
+    jax.config.update("jax_enable_x64", True)
     known = read(state)
     names = [
         name

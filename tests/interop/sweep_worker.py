@@ -14,8 +14,11 @@ def main() -> None:
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory(prefix="trnx-sweep-") as folder:
         os.environ["TRNX_CACHE_DIR"] = folder
+        import jax
+
         from tests.interop import jax_harness
 
+        jax.config.update("jax_enable_x64", True)
         for line in sys.stdin:
             name = line.strip()
             try:

@@ -15,6 +15,7 @@ import numpy as _np
 from trnx.core import Tracer as _Tracer
 from trnx.core import dtypes as _dtypes
 from trnx.core.dtypes import promote_types as promote_types
+from trnx.numpy import fft as fft
 from trnx.numpy import linalg as linalg
 from trnx.numpy._public import publish as _publish
 from trnx.numpy.contraction import dot as dot

@@ -24,7 +24,9 @@ def _dot_general(
     out = site.result.dtype
     left, right = site.operands
     common = left.dtype if left.dtype == right.dtype else out
-    if dtypes.is_integer(out) and out.itemsize > common.itemsize:
+    if dtypes.is_integer(common) and common != out:
+        common = out  # integers grow before they are multiplied
+    if dtypes.is_float(common) and out == dtypes.float64:
         common = out
     lhs, rhs = op.convert(lhs, common), op.convert(rhs, common)
     if common == dtypes.bool_:

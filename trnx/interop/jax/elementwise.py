@@ -43,8 +43,6 @@ elementwise_table(
         "add_any": op.add,
         "sub": op.sub,
         "mul": op.mul,
-        "max": op.max,
-        "min": op.min,
         "and": op.bitwise_and,
         "or": op.bitwise_or,
         "xor": op.bitwise_xor,
@@ -125,6 +123,21 @@ def _round(site: Site, x: Value, *, rounding_method: Any) -> Value:
     whole = op.floor(size)
     away = op.select(op.ge(op.sub(size, whole), 0.5), op.add(whole, 1.0), whole)
     return op.select(op.eq(size, whole), x, op.mul(op.sign(x), away))
+
+
+_EXTREMA = {"max": op.max, "min": op.min}
+
+
+@elementwise(*_EXTREMA)
+def _extremum(site: Site, x: Value, y: Value) -> Value:
+    """Complex operands are ordered by real parts, then by imaginary ones."""
+    if not dtypes.is_complex(site.result.dtype):
+        return _EXTREMA[site.primitive](x, y)
+    above = op.gt if site.primitive == "max" else op.lt
+    (a, b), (c, d) = (op.real(x), op.imag(x)), (op.real(y), op.imag(y))
+    wins = op.bitwise_or(above(a, c), op.bitwise_and(op.eq(a, c), above(b, d)))
+    wins = op.bitwise_or(wins, op.ne(x, x))
+    return op.select(wins, op.spread(x, wins), op.spread(y, wins))
 
 
 @elementwise("clamp")

@@ -8,6 +8,7 @@ point at the user's JAX code.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -187,7 +188,11 @@ def _apply(equation: Any, operands: Sequence[Any], source: Source) -> list[Any]:
         source,
         functools.partial(run_jaxpr, outer=source),
     )
-    found = rule(site, *operands, **equation.params)
+    params = {key: _plain(value) for key, value in equation.params.items()}
+    if not name.startswith("random_") and any(map(_is_key, equation.invars)):
+        found: Any = _by_words(site, rule, equation, operands, params)
+    else:
+        found = rule(site, *operands, **params)
     results = list(found) if isinstance(found, list | tuple) else [found]
     # A rule answers for types too: a result of another type would fail far from its cause.
     for result, aval in zip(results, site.results, strict=True):
@@ -195,6 +200,64 @@ def _apply(equation: Any, operands: Sequence[Any], source: Source) -> list[Any]:
         if got.shape != aval.shape or got.dtype != aval.dtype:
             raise AssertionError(f"The rule of {name} gives {got} for {aval}")
     return results
+
+
+_WITH_BODY = ("jit", "pjit", "closed_call", "core_closed_call", "scan", "while", "cond")
+
+
+def _is_key(atom: Any) -> bool:
+    dtype = getattr(atom.aval, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def _plain(value: Any) -> Any:
+    """A parameter with Python integers for NumPy's, which trnx takes for arrays."""
+    if isinstance(value, np.integer):
+        return int(value)
+    if type(value) in (tuple, list):
+        return tuple(map(_plain, value))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_plain, value))
+    return value
+
+
+def _by_words(
+    site: Site, rule: Any, equation: Any, operands: Sequence[Any], params: dict[str, Any]
+) -> list[Any]:
+    """A primitive that moves keys, on the first and the second words of them."""
+    if site.primitive in _WITH_BODY:
+        found = rule(site, *operands, **params)
+        return list(found)
+
+    def halved(atoms: Sequence[Any], avals: Sequence[Aval]) -> tuple[Aval, ...]:
+        return tuple(
+            a.with_shape(a.shape[:-1]) if _is_key(atom) else a
+            for atom, a in zip(atoms, avals, strict=True)
+        )
+
+    inner = dataclasses.replace(
+        site,
+        operands=halved(equation.invars, site.operands),
+        results=halved(equation.outvars, site.results),
+    )
+    words: list[list[Any]] = []
+    for word in range(KEY_WORDS):
+        given = [
+            _word(x, word) if _is_key(atom) else x
+            for x, atom in zip(operands, equation.invars, strict=True)
+        ]
+        found = rule(inner, *given, **params)
+        words.append(list(found) if isinstance(found, list | tuple) else [found])
+    return [
+        op.concatenate([op.expand(x, len(a.shape)) for x in pair], len(a.shape))
+        for pair, a in zip(zip(*words, strict=True), inner.results, strict=True)
+    ]
+
+
+def _word(keys: Any, word: int) -> Any:
+    shape = op.shape_of(keys)
+    last = len(shape) - 1
+    return op.reshape(op.slice_axis(keys, word, word + 1, last), shape[:-1])
 
 
 def to_aval(aval: Any) -> Aval:

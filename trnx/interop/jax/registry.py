@@ -43,6 +43,10 @@ class Site:
         (aval,) = self.results
         return aval
 
+    def sizes(self, operand: int) -> tuple[int, ...]:
+        """Shape of an operand; the sizes of a jaxpr are static."""
+        return tuple(int(size) for size in self.operands[operand].shape)
+
     def refuse(self, what: str, remedy: str) -> UnsupportedError:
         """The error for an equation whose rule does not cover it.
 
