@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import trnx
 import trnx.numpy as tnp
 from tests.ops.table import NumpyEvaluation
-from trnx.core import BoundsError, DTypeError, UnsupportedError, dim, make_aval
+from trnx.core import BoundsError, DTypeError, dim, make_aval
 from trnx.core.tracing import trace_program
 
 SHAPE = (4, 3, 5)
@@ -180,13 +180,15 @@ def test_static_index_out_of_range(index: Any, text: str) -> None:
 
 @pytest.mark.usefixtures("by_references")
 def test_what_cannot_index() -> None:
-    """Floats, bools and masks name the alternative."""
+    """Floats, bools and traced masks name the alternative."""
     x = tnp.asarray(X)
-    for index in (1.0, True, X > 3, tnp.asarray(X > 3), "a"):
+    for index in (1.0, True, "a"):
         with pytest.raises(DTypeError, match=r"cannot be an index.*where"):
             x[index]
-    with pytest.raises(UnsupportedError, match="repeated indices"):
-        x.at[A].set(0.0)
+    with pytest.raises(DTypeError, match=r"cannot be an index.*where"):
+        trace_program(lambda x: [x[x > 3]], [make_aval((4,), np.float32)])
+    with pytest.raises(BoundsError, match="stands for axes of sizes"):
+        x[np.ones((3, 3), bool)]
 
 
 def test_symbolic_sizes() -> None:

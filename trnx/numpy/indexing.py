@@ -1,4 +1,4 @@
-"""Indexing: ``x[...]``, `take`, `take_along_axis` and functional updates ``x.at[...]``.
+"""Indexing: ``x[...]``, `take` and `take_along_axis`; `updates` has ``x.at[...]``.
 
 A static index out of range raises. A dynamic one (an array) counts from the end when negative and
 is then clamped to the axis on reading, dropped on writing; the gradient agrees.
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from trnx.core import (
-    Aval,
     BoundsError,
     Dim,
     DTypeError,
@@ -70,11 +69,11 @@ class _Index:
 
 
 def getitem(x: Array, index: Any) -> Array:
-    """``x[index]``: ints, slices, None, ``...`` and integer arrays.
+    """``x[index]``: ints, slices, None, ``...``, integer arrays, bool arrays of known values.
 
     Raises:
         BoundsError: a static int out of range, or too many indices.
-        DTypeError: a float or bool array as index.
+        DTypeError: a float array as index, or a traced bool array, whose count nobody knows.
     """
     aval = aval_of(x)
     parsed = _parse(aval.shape, index)
@@ -87,7 +86,7 @@ def getitem(x: Array, index: Any) -> Array:
 
 # ---------------------------------------------------------------- parsing
 def _parse(shape: tuple[Size, ...], index: Any) -> _Index:
-    items = list(index) if isinstance(index, tuple) else [index]
+    items = _without_masks(list(index) if isinstance(index, tuple) else [index], shape)
     used = sum(item is not _NEWAXIS and item is not Ellipsis for item in items)
     if used > len(shape) or builtins.sum(item is Ellipsis for item in items) > 1:
         raise BoundsError(
@@ -110,6 +109,54 @@ def _parse(shape: tuple[Size, ...], index: Any) -> _Index:
         else:
             axes.append(_parse_one(item, shape[len(axes)], len(axes)))
     return _Index(axes, new_axes)
+
+
+def is_mask(item: Any) -> bool:
+    """Whether an index is a bool array with axes."""
+    if isinstance(item, list):
+        item = np.asarray(item)
+    if not isinstance(item, Tracer | RuntimeArray | np.ndarray):
+        return False
+    aval = aval_of(item)
+    return dtypes.is_bool(aval.dtype) and aval.ndim > 0
+
+
+def is_traced(item: Any) -> bool:
+    """Whether nobody knows the values of an index yet."""
+    return isinstance(item, Tracer)
+
+
+def _without_masks(items: list[Any], shape: tuple[Size, ...]) -> list[Any]:
+    """Bool arrays of known values as the places where they hold, one index array per axis.
+
+    Raises:
+        BoundsError: a mask's sizes are not those of the axes it stands for.
+    """
+    if not any(map(is_mask, items)):
+        return items
+    found: list[Any] = []
+    for item in items:
+        if not is_mask(item):
+            found.append(item)
+            continue
+        if isinstance(item, Tracer):
+            raise _not_an_index(item)
+        mask = np.asarray(item)
+        if not any(other is Ellipsis for other in found):
+            start = builtins.sum(other is not _NEWAXIS for other in found)
+            own = shape[start : start + mask.ndim]
+            if len(own) != mask.ndim or any(
+                isinstance(size, int) and size != n for size, n in zip(own, mask.shape, strict=True)
+            ):
+                raise BoundsError(
+                    message(
+                        f"A bool index of shape {mask.shape} stands for axes of sizes {own}",
+                        None,
+                        "Give the mask the sizes of these axes",
+                    )
+                )
+        found += [place.astype(np.int32) for place in np.nonzero(mask)]
+    return found
 
 
 def _parse_one(item: Any, size: Size, axis: int) -> _Axis:
@@ -277,7 +324,8 @@ def _advanced(x: Array, parsed: _Index, arrays: list[int]) -> Array:
     indices = [parsed.axes[i].array for i in arrays]
     places = [i - sum(axis.drop for axis in parsed.axes[:i]) for i in arrays]
     if len(arrays) == 1:
-        return op.take(x, indices[0], places[0])
+        at = places[0] if _adjacent(parsed, arrays) else 0
+        return op.take(op.moveaxis(x, places[0], at), indices[0], at)
     common = broadcast_shape("index", [aval_of(i).shape for i in indices], indices)
     shape = aval_of(x).shape
     at = places[0] if _adjacent(parsed, arrays) else 0
@@ -297,11 +345,11 @@ def _advanced(x: Array, parsed: _Index, arrays: list[int]) -> Array:
 def _adjacent(parsed: _Index, arrays: list[int]) -> bool:
     """NumPy's rule: index arrays side by side keep their place, others move to the front.
 
-    A static int between them counts as an index array.
+    A static int counts as an index array.
     """
-    between = range(arrays[0], arrays[-1] + 1)
-    new_inside = any(arrays[0] < at <= arrays[-1] for at in parsed.new_axes)
-    return not new_inside and all(i in arrays or parsed.axes[i].drop for i in between)
+    chosen = [i for i, axis in enumerate(parsed.axes) if i in arrays or axis.drop]
+    new_inside = any(chosen[0] < at <= chosen[-1] for at in parsed.new_axes)
+    return not new_inside and chosen == list(range(chosen[0], chosen[-1] + 1))
 
 
 def _flat_index(
@@ -325,7 +373,7 @@ def _flat_index(
 def _new_axes(x: Array, parsed: _Index, arrays: list[int]) -> Array:
     if not parsed.new_axes:
         return x
-    if len(arrays) > 1:
+    if len(arrays) > 1 or (arrays and not _adjacent(parsed, arrays)):
         raise UnsupportedError(
             message("None together with several index arrays", None, "Index twice")
         )
@@ -377,171 +425,3 @@ def _indices(indices: ArrayLike, size: Size, axis: int) -> Array:
     if isinstance(indices, Tracer | RuntimeArray):
         return _dynamic(indices, size)
     return _static_array(np.asarray(indices), size, axis)
-
-
-# ---------------------------------------------------------------- updates
-class IndexUpdate:
-    """``x.at``: copies of an array with some elements changed."""
-
-    __slots__ = ("_x",)
-
-    def __init__(self, x: Array) -> None:
-        self._x = x
-
-    def __getitem__(self, index: Any) -> IndexedUpdate:
-        return IndexedUpdate(self._x, index)
-
-
-class IndexedUpdate:
-    """``x.at[index]``: what to do with these elements."""
-
-    __slots__ = ("_index", "_x")
-
-    def __init__(self, x: Array, index: Any) -> None:
-        self._x = x
-        self._index = index
-
-    def get(self) -> Array:
-        """``x[index]``."""
-        return getitem(self._x, self._index)
-
-    def set(self, values: ArrayLike) -> Array:
-        """A copy of x with `values`, which broadcast, at the index."""
-        parsed = self._static_index("set")
-        inside, spread = self._placed(parsed, values)
-        return op.select(inside, spread, self._x)
-
-    def add(self, values: ArrayLike) -> Array:
-        """A copy of x with `values` added at the index; repeated indices add up."""
-        parsed = _parse(aval_of(self._x).shape, self._index)
-        arrays = [i for i, axis in enumerate(parsed.axes) if axis.array is not None]
-        if not arrays:
-            _, spread = self._placed(parsed, values)
-            return op.add(self._x, spread)
-        return self._scatter_add(parsed, arrays, values)
-
-    def multiply(self, values: ArrayLike) -> Array:
-        """A copy of x with the elements at the index multiplied by `values`."""
-        parsed = self._static_index("multiply")
-        inside, spread = self._placed(parsed, values)
-        return op.select(inside, op.mul(self._x, spread), self._x)
-
-    def max(self, values: ArrayLike) -> Array:
-        """A copy of x where the elements at the index are at least `values`."""
-        parsed = self._static_index("max")
-        inside, spread = self._placed(parsed, values)
-        return op.select(inside, op.max(self._x, spread), self._x)
-
-    def min(self, values: ArrayLike) -> Array:
-        """A copy of x where the elements at the index are at most `values`."""
-        parsed = self._static_index("min")
-        inside, spread = self._placed(parsed, values)
-        return op.select(inside, op.min(self._x, spread), self._x)
-
-    def _static_index(self, name: str) -> _Index:
-        parsed = _parse(aval_of(self._x).shape, self._index)
-        if any(axis.array is not None for axis in parsed.axes):
-            raise UnsupportedError(
-                message(
-                    f"at[...].{name} with an index array: repeated indices have no defined order",
-                    None,
-                    "Use at[...].add, or where with a mask",
-                )
-            )
-        return parsed
-
-    def _placed(self, parsed: _Index, values: ArrayLike) -> tuple[Array, Array]:
-        """(where the index points, the values at their places and zeros elsewhere)."""
-        aval = aval_of(self._x)
-        values = _storable(values, aval)
-        counts = [op_size(axis.start, axis.limit, axis.stride) for axis in parsed.axes]
-        region = [c for c, axis in zip(counts, parsed.axes, strict=True) if not axis.drop]
-        with_new = list(region)
-        kept = [not axis.drop for axis in parsed.axes]
-        for at in reversed(parsed.new_axes):
-            with_new.insert(builtins.sum(kept[:at]), 1)
-        target = tuple(with_new)
-        shape = broadcast_shape("at[...]", [type_of(values).shape, target], (values, self._x))
-        if len(shape) != len(target) or not all(map(structurally_equal, shape, target)):
-            raise ShapeError(
-                message(
-                    f"Values {type_of(values)} do not fit into the indexed part "
-                    f"({','.join(map(str, target))}) of {aval}",
-                    None,
-                    "Use values that broadcast to it",
-                )
-            )
-        update = op.reshape(spread_to(values, target), counts)
-        update = op.reverse(update, [i for i, axis in enumerate(parsed.axes) if axis.reverse])
-        low = [axis.start for axis in parsed.axes]
-        interior = [axis.stride - 1 for axis in parsed.axes]
-        high: list[Size] = []
-        for axis, count, size in zip(parsed.axes, counts, aval.shape, strict=True):
-            end: Size = axis.start
-            if not structurally_equal(count, 0):
-                end = axis.start + (count - 1) * axis.stride + 1
-            high.append(size - end)
-        inside = op.pad(op.full(counts, True), False, low, high, interior)
-        return inside, op.pad(update, 0, low, high, interior)
-
-    def _scatter_add(self, parsed: _Index, arrays: list[int], values: ArrayLike) -> Array:
-        aval = aval_of(self._x)
-        plain = all(
-            axis.array is not None
-            or (
-                axis.stride == 1
-                and not axis.drop
-                and structurally_equal(axis.start, 0)
-                and structurally_equal(axis.limit, size)
-            )
-            for axis, size in zip(parsed.axes, aval.shape, strict=True)
-        )
-        if not plain or parsed.new_axes or arrays != list(range(arrays[0], arrays[-1] + 1)):
-            raise UnsupportedError(
-                message(
-                    "at[...].add with index arrays and slices that cut",
-                    None,
-                    "Use full slices beside adjacent index arrays",
-                )
-            )
-        indices = [parsed.axes[i].array for i in arrays]
-        common = broadcast_shape("at[...]", [aval_of(i).shape for i in indices], indices)
-        sizes = [aval.shape[i] for i in arrays]
-        at = arrays[0]
-        flat = indices[0] if len(arrays) == 1 else _flat_index(indices, sizes, common, clamp=False)
-        total: Size = 1
-        for size in sizes:
-            total = total * size
-        rest = aval.shape[arrays[-1] + 1 :]
-        x = op.reshape(self._x, (*aval.shape[:at], total, *rest))
-        target = (*aval.shape[:at], *common, *rest)
-        out = op.scatter_add(x, flat, spread_to(_storable(values, aval), target), at)
-        return op.reshape(out, aval.shape)
-
-
-def _storable(values: ArrayLike, aval: Aval) -> Array:
-    """`values` in the dtype of the array they go into.
-
-    Raises:
-        DTypeError: they are of a higher kind (floats into integers), so that something would go.
-    """
-    own = type_of(values)
-    if _kind(own.dtype) > _kind(aval.dtype):
-        raise DTypeError(
-            message(
-                f"Values {own} do not go into {aval} without loss",
-                None,
-                f"Cast the values to {dtypes.short_name(aval.dtype)}, or the array, with astype",
-            )
-        )
-    return cast(values, aval.dtype)
-
-
-def _kind(dtype: np.dtype[Any]) -> int:
-    kinds = (dtypes.is_bool, dtypes.is_integer, dtypes.is_float, dtypes.is_complex)
-    return [test(dtype) for test in kinds].index(True)
-
-
-def op_size(start: Size, limit: Size, stride: int) -> Size:
-    """Number of elements of ``[start:limit:stride]``."""
-    return limit - start if stride == 1 else (limit - start + stride - 1) // stride

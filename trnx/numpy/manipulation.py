@@ -9,7 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from trnx.core import Aval, Dim, ShapeError, Size, aval_of, message, same_shape, structurally_equal
+from trnx.core import (
+    Aval,
+    Dim,
+    ShapeError,
+    Size,
+    Tracer,
+    aval_of,
+    dtypes,
+    message,
+    same_shape,
+    structurally_equal,
+)
 from trnx.numpy._operands import (
     Array,
     ArrayLike,
@@ -24,6 +35,7 @@ from trnx.numpy._operands import (
     type_of,
 )
 from trnx.ops import functions as op
+from trnx.runtime.array import Array as RuntimeArray
 
 
 def shape(x: ArrayLike) -> tuple[Size, ...]:
@@ -332,13 +344,27 @@ def flip(x: ArrayLike, axis: int | Sequence[int] | None = None) -> Array:
     return op.reverse(as_operand(x), normal_axes("flip", axis, type_of(x)))
 
 
-def roll(x: ArrayLike, shift: int, axis: int | None = None) -> Array:
-    """Elements moved by `shift` along `axis`, those that leave come in again; None: flattened."""
+def roll(
+    x: ArrayLike, shift: ArrayLike | Sequence[int], axis: int | Sequence[int] | None = None
+) -> Array:
+    """Elements moved by `shift` along `axis`, those that leave come in again; None: flattened.
+
+    A sequence of axes takes a shift for all, or one for each. A shift may be traced.
+    """
     aval = type_of(x)
     if axis is None:
         return op.reshape(roll(ravel(x), shift, 0), aval.shape)
+    if not isinstance(axis, int):
+        shifts = list(shift) if isinstance(shift, Sequence) else [shift] * len(axis)
+        for one, along in zip(shifts, axis, strict=True):
+            x = roll(x, one, along)
+        return as_operand(x)
     number = normal_axis("roll", axis, aval)
     total = aval.shape[number]
+    if isinstance(shift, Tracer | RuntimeArray):
+        place = op.sub(op.iota((total,), 0), op.convert(shift, dtypes.int32))
+        return op.take(as_operand(x), op.remainder(place, op.dim_size(total)), number)
+    assert not isinstance(shift, Sequence)
     cut: Size = -operator.index(shift)
     if isinstance(total, Dim):  # the bounds must show that the shift is shorter than the axis
         cut = cut if shift <= 0 else total - shift

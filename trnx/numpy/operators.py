@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+from trnx.core import UnsupportedError, message
 from trnx.numpy import (
+    accumulation,
     contraction,
+    counting,
     creation,
     elementwise,
     indexing,
     manipulation,
     reductions,
+    sorting,
+    updates,
 )
 from trnx.numpy._operands import is_operand
 from trnx.numpy._public import published
@@ -91,20 +97,37 @@ def _array_namespace(self: Any, *, api_version: str | None = None) -> Any:
     return trnx.numpy
 
 
+def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that NumPy's function of the name may call, with arguments it leaves at None."""
+
+    @functools.wraps(function)
+    def method(x: Any, *args: Any, out: None = None, **kwargs: Any) -> Any:
+        if out is not None:
+            raise UnsupportedError(
+                message(f"{function.__name__} into out=", None, "Arrays are immutable: drop out")
+            )
+        if kwargs.get("dtype", 0) is None:
+            del kwargs["dtype"]
+        return function(x, *args, **kwargs)
+
+    return method
+
+
 METHODS: dict[str, Any] = {
-    "sum": reductions.sum,
-    "mean": reductions.mean,
-    "prod": reductions.prod,
-    "max": reductions.max,
-    "min": reductions.min,
-    "all": reductions.all,
-    "any": reductions.any,
-    "argmax": reductions.argmax,
-    "argmin": reductions.argmin,
-    "var": reductions.var,
-    "std": reductions.std,
-    "cumsum": reductions.cumsum,
-    "ptp": reductions.ptp,
+    "sum": _reduction(reductions.sum),
+    "mean": _reduction(reductions.mean),
+    "prod": _reduction(reductions.prod),
+    "max": _reduction(reductions.max),
+    "min": _reduction(reductions.min),
+    "all": _reduction(reductions.all),
+    "any": _reduction(reductions.any),
+    "argmax": _reduction(reductions.argmax),
+    "argmin": _reduction(reductions.argmin),
+    "var": _reduction(reductions.var),
+    "std": _reduction(reductions.std),
+    "cumsum": _reduction(accumulation.cumsum),
+    "cumprod": _reduction(accumulation.cumprod),
+    "ptp": _reduction(reductions.ptp),
     "reshape": _reshape,
     "transpose": _transpose,
     "astype": creation.astype,
@@ -117,12 +140,15 @@ METHODS: dict[str, Any] = {
     "round": elementwise.round,
     "dot": contraction.dot,
     "take": indexing.take,
+    "sort": sorting.sort,
+    "argsort": sorting.argsort,
+    "nonzero": counting.nonzero,
     "__getitem__": indexing.getitem,
     "__round__": _round,
     "__array_namespace__": _array_namespace,
     "T": property(manipulation.transpose, doc="Axes reversed."),
     "mT": property(manipulation.matrix_transpose, doc="The last two axes exchanged."),
-    "at": property(indexing.IndexUpdate, doc="Functional updates: x.at[index].set(values)."),
+    "at": property(updates.IndexUpdate, doc="Functional updates: x.at[index].set(values)."),
 }
 METHODS.update({f"__{n}__": _binary(f, f"__{n}__") for n, f in {**_BINARY, **_COMPARE}.items()})
 METHODS.update({f"__r{n}__": _reflected(f, f"__r{n}__") for n, f in _BINARY.items()})

@@ -56,10 +56,11 @@ def _accumulated(x: Array) -> Array:
     dtype = aval_of(x).dtype
     if dtype in (dtypes.bfloat16, dtypes.float16):
         return cast(x, dtypes.float32)
-    return cast(x, _sum_dtype(dtype))
+    return cast(x, sum_dtype(dtype))
 
 
-def _sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of sums: at least 32 bits for integers, int32 for bools."""
     if dtype == dtypes.bool_ or (dtypes.is_signed_integer(dtype) and dtype.itemsize < 4):
         return dtypes.int32
     if dtypes.is_unsigned_integer(dtype) and dtype.itemsize < 4:
@@ -70,7 +71,7 @@ def _sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def sum(x: ArrayLike, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
     """Sum over `axis` (None: all). `dtype` is that of the result and of integer accumulation."""
     x = as_operand(x)
-    x = cast(x, _sum_dtype(aval_of(x).dtype) if dtype is None else dtypes.as_dtype(dtype))
+    x = cast(x, sum_dtype(aval_of(x).dtype) if dtype is None else dtypes.as_dtype(dtype))
     return _reduce("sum", op.reduce_sum, x, axis, keepdims)
 
 
@@ -126,7 +127,7 @@ def prod(x: ArrayLike, axis: Axis = None, dtype: Any = None, keepdims: bool = Fa
         UnsupportedError: an axis has a symbolic size.
     """
     x = as_operand(x)
-    x = cast(x, _sum_dtype(aval_of(x).dtype) if dtype is None else dtypes.as_dtype(dtype))
+    x = cast(x, sum_dtype(aval_of(x).dtype) if dtype is None else dtypes.as_dtype(dtype))
     aval = aval_of(x)
     axes = normal_axes("prod", axis, aval)
     out = _accumulated(x)
@@ -238,34 +239,6 @@ def average(x: ArrayLike, axis: Axis = None, weights: ArrayLike | None = None) -
     from trnx.numpy.elementwise import divide, multiply
 
     return divide(sum(multiply(x, weights), axis), sum(_repeat(weights, x), axis))
-
-
-def cumsum(x: ArrayLike, axis: int | None = None, dtype: Any = None) -> Array:
-    """Running sum along `axis` (None: of the flattened array): log2(n) shifted additions.
-
-    Raises:
-        UnsupportedError: the axis has a symbolic size.
-    """
-    x = as_operand(x)
-    if axis is None:
-        x = op.reshape(x, (aval_of(x).size,))
-        axis = 0
-    x = cast(x, _sum_dtype(aval_of(x).dtype) if dtype is None else dtypes.as_dtype(dtype))
-    aval = aval_of(x)
-    number = normal_axis("cumsum", axis, aval)
-    size = aval.shape[number]
-    if isinstance(size, Dim):
-        raise UnsupportedError(
-            message(f"cumsum over the symbolic size {size}", None, "Use a static size")
-        )
-    out = _accumulated(x)
-    shift = 1
-    while shift < size:
-        low = [shift if a == number else 0 for a in range(aval.ndim)]
-        moved = op.pad(op.slice_axis(out, 0, size - shift, number), 0, low, [0] * aval.ndim)
-        out = op.add(out, moved)
-        shift *= 2
-    return cast(out, aval.dtype)
 
 
 def logsumexp(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
