@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from trnx.compiler.host.emit import I64, Value, i64
 from trnx.compiler.host.matmul import matmul_symbol, needs_of, panel_columns
 from trnx.compiler.host.surroundings import Surroundings
-from trnx.compiler.host.temporaries import Temporaries, base_address
+from trnx.compiler.host.temporaries import PackedPanels, Temporaries, base_address
 from trnx.compiler.host.types import DType
 from trnx.compiler.tile.expr import (
     Call,
@@ -123,7 +123,9 @@ def _call(
     moving: TileAccess | HbmAccess,
     contraction: _Contraction,
     accumulate: Value,
+    panel: int = 0,
 ) -> None:
+    """One library call; `panel` is the distance of the panels of a packed moving operand."""
     f, indices = around.f, around.indices
 
     def place(access: Access) -> list[Value]:
@@ -132,9 +134,9 @@ def _call(
             return [base, indices.value(access.spans[0].stride)]
         return [base, i64(pitch // dtype.itemsize)]
 
-    panel = panel_columns(f.cpu, dtype)
-    if isinstance(moving, TileAccess):
-        panel = around.tiles[moving.tile].panel or panel
+    if not panel:
+        own = around.tiles[moving.tile].panel if isinstance(moving, TileAccess) else 0
+        panel = own or panel_columns(f.cpu, dtype)
     rows, columns = _free_size(stationary), _free_size(destination)
     needs = needs_of(f.cpu, dtype, _values(rows), _values(columns))
     f.call_void(
@@ -186,14 +188,13 @@ def emit_product_loop(around: Surroundings, loop: For, instruction: Instruction)
         return False
     if around.dtype_of(destination) != dtype or not _is_dense(destination):
         return False
-    if not _is_direct(around, stationary, dtype):
-        return False
-    if isinstance(moving, TileAccess) and not _is_direct(around, moving, dtype):
-        return False
     first = _accumulates_after_first(instruction, loop)
-    contraction = _contraction(loop, stationary, moving)
-    if first is None or contraction is None:
+    if first is None or not _is_direct(around, stationary, dtype):
         return False
+    contraction = _contraction(loop, stationary, moving)
+    direct = not isinstance(moving, TileAccess) or _is_direct(around, moving, dtype)
+    if contraction is None or not direct:
+        return _emit_packed(around, loop, instruction, first)
     start = {loop.index: loop.low}
     f, indices = around.f, around.indices
     work, done = f.new_block(), f.new_block()
@@ -217,6 +218,74 @@ def emit_product_loop(around: Surroundings, loop: For, instruction: Instruction)
     f.jump(done)
     f.place(done)
     return True
+
+
+_MOST_PACKED = 1 << 18
+"""Elements of a moving operand that are packed for one call."""
+
+
+def _emit_packed(around: Surroundings, loop: For, instruction: Instruction, first: int) -> bool:
+    """``for k: nc_matmul`` with a moving operand of several runs: one call over packed panels.
+
+    The runs of every iteration (the taps of a convolution) are copied side by side into panels that
+    hold the contracted dimension of the whole loop.
+    """
+    destination, stationary, moving = _operands(instruction)
+    dtype = _dtype(around, instruction)
+    if not isinstance(moving, TileAccess) or loop.low != 0 or not isinstance(loop.high, int):
+        return False
+    rows, columns = stationary.partitions, _free_size(moving)
+    step = _step(loop, stationary.offset)
+    plain = isinstance(rows, int) and rows == moving.partitions and isinstance(columns, int)
+    varying = {n for s in (*stationary.spans, *moving.spans) for n in (s.stride, s.count)}
+    if not plain or step is None or any(loop.index in symbols(n) for n in varying):
+        return False
+    assert isinstance(rows, int) and isinstance(columns, int)
+    if loop.high < 2:
+        return False
+    # As many iterations at a time as stay in the second-level cache.
+    many = max(1, min(loop.high, _MOST_PACKED // max(1, rows * columns)))
+    temps = Temporaries(around)
+    panels = temps.add_panels(rows * many, columns, panel_columns(around.f.cpu, dtype), dtype)
+    line = temps.add(rows, moving, dtype)
+    for low in range(0, loop.high, many):
+        count = min(many, loop.high - low)
+        with temps.around.indices.scope():
+            _pack(temps, panels, line, loop.index, moving, (low, low + count))
+            at = substitute(stationary.offset, {loop.index: low})
+            _call(
+                temps.around,
+                dtype,
+                destination,
+                replace(stationary, offset=at),
+                panels.access,
+                _Contraction(rows, rows * count, step, rows * panels.pitch),
+                i64(1 if low else first),
+                panels.step,
+            )
+    return True
+
+
+def _pack(
+    temps: Temporaries,
+    panels: PackedPanels,
+    line: TileAccess,
+    index: str,
+    moving: TileAccess,
+    iterations: tuple[int, int],
+) -> None:
+    """Copy the moving operand of some iterations into panels, by way of dense rows."""
+    f, indices = temps.around.f, temps.around.indices
+    low, high = iterations
+    rows = moving.partitions
+    assert isinstance(rows, int)
+    opened = f.begin_loop(i64(low), i64(high), runs=True)
+    with indices.bound(index, opened.index):
+        temps.run([Instruction("tensor_copy", (line,), (moving,))])
+        for first, part in panels.parts(mul(add(symbol(index), -low), rows), rows):
+            taken = replace(line, offset=first, spans=part.columns)
+            temps.run([Instruction("tensor_copy", (part.access,), (taken,))])
+    f.end_loop(opened)
 
 
 def _symbols(access: Access) -> set[str]:

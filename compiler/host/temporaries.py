@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,9 +15,50 @@ from trnx.compiler.host.rowgroup import RowGroup
 from trnx.compiler.host.rowops import row_op
 from trnx.compiler.host.surroundings import Surroundings
 from trnx.compiler.host.types import DType
-from trnx.compiler.tile.ir import Access, HbmAccess, Instruction, TileAccess, row_major
+from trnx.compiler.tile.expr import Index, add, mul
+from trnx.compiler.tile.ir import Access, HbmAccess, Instruction, Span, TileAccess, row_major
 
 _NAME: Final = "%temp"
+
+
+@dataclass(frozen=True, slots=True)
+class PanelPart:
+    """Columns of a packed operand: where they go, and how they are cut in a dense row."""
+
+    access: TileAccess
+    columns: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPanels:
+    """A matrix in panels: panel j holds columns ``[j * width, (j + 1) * width)`` of all rows.
+
+    Attributes:
+        access: the first column of all rows.
+        columns: of the matrix.
+        width: columns of a panel.
+        pitch: elements from row to row.
+        step: elements from panel to panel.
+    """
+
+    access: TileAccess
+    columns: int
+    width: int
+    pitch: int
+    step: int
+
+    def parts(self, first_row: Index, rows: int) -> Iterator[tuple[int, PanelPart]]:
+        """(first column, where) of the whole panels and of the rest, for some rows."""
+        whole, rest = divmod(self.columns, self.width)
+        down = mul(first_row, self.pitch)
+        if whole:
+            spans = (Span(self.step, whole), Span(1, self.width))
+            place = replace(self.access, partitions=rows, offset=down, spans=spans)
+            yield 0, PanelPart(place, (Span(self.width, whole), Span(1, self.width)))
+        if rest:
+            at = add(down, whole * self.step)
+            place = replace(self.access, partitions=rows, offset=at, spans=(Span(1, rest),))
+            yield whole * self.width, PanelPart(place, (Span(1, rest),))
 
 
 class Temporaries:
@@ -50,6 +91,20 @@ class Temporaries:
         tiles[name], shapes[name] = memory, (rows, free)
         counts = tuple(s.count for s in like.spans)
         return TileAccess(name, 0, like.partitions, 0, row_major(counts))
+
+    def add_panels(self, rows: int, columns: int, width: int, dtype: DType) -> PackedPanels:
+        """A new tile for a matrix in panels of `width` columns."""
+        name = f"{_NAME}{len(self._dtypes)}"
+        self._dtypes[name] = dtype
+        count = -(-columns // width)
+        row = width * dtype.itemsize
+        block = self.around.allocate(1, rows * count * row)
+        tiles, shapes = self.around.tiles, self.around.shapes
+        assert isinstance(tiles, dict) and isinstance(shapes, dict)
+        tiles[name] = TileMemory(block.base, row)  # rows of a panel are read in order: no gaps
+        shapes[name] = (rows, width * rows * count)
+        access = TileAccess(name, 0, rows, 0, (Span(1, 1),))
+        return PackedPanels(access, columns, width, width, width * rows)
 
     def run(self, instructions: Sequence[Instruction]) -> None:
         """Run partition-local instructions, each as a row group of its own, all through memory."""

@@ -505,22 +505,3 @@ def _largest(axes: Sequence[Axis]) -> Axis | None:
 
 def _size(axis: Axis | None) -> Index:
     return 1 if axis is None else axis.size
-
-
-def lower_contraction(
-    graph: Graph,
-    target: Target,
-    source: Source | None = None,
-    beside: Sequence[Graph] = (),
-    resident: frozenset[Var] = frozenset(),
-) -> LoweredKernel:
-    """Lower a graph with a contraction to one kernel.
-
-    Args:
-        graph: the contraction with what is fused to it.
-        target: the hardware table's row.
-        source: the user's line.
-        beside: contractions of constants with the same right operand.
-        resident: variables that a loop around the kernel does not change.
-    """
-    return ContractionLowering(graph, target, source, beside, None, resident).lower()

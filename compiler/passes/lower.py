@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from trnx.compiler.kernels.contraction import lower_contraction
+from trnx.compiler.kernels.convolution import lower_product
 from trnx.compiler.kernels.cumulative import lower_cumulative
 from trnx.compiler.kernels.dynamic import lower_dynamic
 from trnx.compiler.kernels.group import build_graph
@@ -136,7 +136,7 @@ def lower_group(
     graph = build_graph(group.equations, fused.views, group.outputs)
     if graph.dot is not None:
         beside = [build_graph(g.equations, fused.views, g.outputs) for g in group.beside]
-        return lower_contraction(graph, target, source, beside, resident)
+        return lower_product(graph, target, source, beside, resident)
     return lower_row(graph, target, source)
 
 
