@@ -331,3 +331,56 @@ def test_threads_compile_once(tmp_path: Path) -> None:
     assert cache.stats.compiles == 1
     assert len(results) == 4
     assert all(result is results[0] for result in results)
+
+
+def _keyed(name: str) -> CacheKey:
+    return dataclasses.replace(KEY, program=name)
+
+
+def _stored(cache: CompileCache[str], names: str) -> str:
+    """Those of the programs `names` (a letter each) that lie on disk."""
+    paths = {name: cache.path(_keyed(name).digest()) for name in names}
+    return "".join(name for name, path in paths.items() if path is not None and path.exists())
+
+
+def test_least_recently_used_entries_go_first(tmp_path: Path) -> None:
+    """Five entries of 0.3 MiB in 1 MiB: the fourth makes room, and a read counts as a use."""
+    text = "x" * (300 << 10)
+    with config.cache_limit(1):
+        cache = make_cache(tmp_path)
+        for age, name in enumerate("abc"):
+            assert cache.get_or_build(_keyed(name), lambda: text) == text
+            path = cache.path(_keyed(name).digest())
+            assert path is not None
+            os.utime(path, (1000 + age, 1000 + age))
+        assert _stored(cache, "abc") == "abc"
+        assert make_cache(tmp_path).get_or_build(_keyed("a"), never) == text
+        cache.get_or_build(_keyed("d"), lambda: text)
+        assert _stored(cache, "abcd") == "acd"
+        # A process that starts now counts what is there before it writes.
+        other = make_cache(tmp_path)
+        other.get_or_build(_keyed("e"), lambda: text)
+        assert _stored(cache, "abcde") == "ade"
+        assert (cache.stats.evicted, other.stats.evicted) == (1, 1)
+
+
+def test_an_entry_above_the_limit_is_kept_alone(tmp_path: Path) -> None:
+    """The program that was just compiled stays, and files that are no entries are left alone."""
+    (tmp_path / "00").mkdir()
+    note = tmp_path / "00" / "note.txt"
+    note.write_text("x" * (2 << 20))
+    with config.cache_limit(1):
+        cache = make_cache(tmp_path)
+        cache.get_or_build(_keyed("a"), lambda: "small")
+        cache.get_or_build(_keyed("b"), lambda: "x" * (3 << 20))
+    assert _stored(cache, "ab") == "b"
+    assert note.exists()
+
+
+def test_no_limit_keeps_everything(tmp_path: Path) -> None:
+    """A limit of 0 is none."""
+    with config.cache_limit(0):
+        cache = make_cache(tmp_path)
+        for name in "ab":
+            cache.get_or_build(_keyed(name), lambda: "x" * (2 << 20))
+    assert _stored(cache, "ab") == "ab"

@@ -170,6 +170,14 @@ cache_dir = Option(
     "cache_dir", "TRNX_CACHE_DIR", str, "", "Directory of the compile cache; empty: per user."
 )
 disk_cache = Option("disk_cache", "TRNX_DISK_CACHE", bool, True, "Keep compiled programs on disk.")
+cache_limit = Option(
+    "cache_limit",
+    "TRNX_CACHE_LIMIT",
+    int,
+    2048,
+    "MiB that compiled programs may take on disk, least recently used ones go first; 0: no limit.",
+    minimum=0,
+)
 threads = Option(
     "threads", "TRNX_THREADS", int, 0, "Host worker threads; 0 takes every core.", minimum=0
 )

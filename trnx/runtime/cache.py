@@ -4,7 +4,8 @@ A key lists everything the code depends on (:class:`CacheKey`). On disk an entry
 written to a temporary and renamed, with a checksum that is verified before anything else reads a
 byte: LLVM crashes the process on a truncated object. Processes share a directory: a lock file per
 key makes two that need the same program compile it once. A failed compile leaves nothing behind, a
-failed write costs only the entry, and both are counted.
+failed write costs only the entry, and both are counted. Entries unused for longest are removed when
+all together take more than option `cache_limit`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Generic, TypeVar
 
 from trnx.core import config
 from trnx.core.version import __version__
+from trnx.runtime.eviction import evict, mark_used
 
 T = TypeVar("T")
 
@@ -95,6 +97,7 @@ class CacheStats:
     writes: int = 0
     failed_writes: int = 0
     broken_entries: int = 0
+    evicted: int = 0
 
 
 class CompileCache(Generic[T]):
@@ -121,6 +124,7 @@ class CompileCache(Generic[T]):
         self._building: dict[str, threading.Lock] = {}
         self._warned: set[Path] = set()
         self._swept: set[Path] = set()
+        self._used: dict[Path, int] = {}
         self._serial = itertools.count()
         self.stats = CacheStats()
 
@@ -203,6 +207,7 @@ class CompileCache(Generic[T]):
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
+        mark_used(path)
         loaded = self._load(payload)
         self.stats.disk_hits += 1
         return loaded
@@ -223,6 +228,25 @@ class CompileCache(Generic[T]):
             return
         self.stats.writes += 1
         self._sweep(path.parent)
+        self._keep_within_limit(path, len(data))
+
+    def _keep_within_limit(self, path: Path, size: int) -> None:
+        """After a write of `size` bytes: remove old entries if there is more than is allowed.
+
+        The directory is read at the first write and whenever what this process knows of exceeds
+        the limit; what other processes write in between is found then.
+        """
+        limit = config.cache_limit.value << 20
+        if not limit:
+            return
+        directory = path.parent.parent
+        with self._lock:
+            known = self._used.get(directory)
+            if known is not None and known + size <= limit:
+                self._used[directory] = known + size
+                return
+            self._used[directory], removed = evict(directory, _SUFFIX, limit, path)
+            self.stats.evicted += removed
 
     def _write_failed(self, directory: Path, error: OSError) -> None:
         self.stats.failed_writes += 1
