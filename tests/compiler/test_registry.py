@@ -13,8 +13,8 @@ from trnx.compiler.tile import isa
 from trnx.core import primitives
 
 COMPILER_ONLY = {
-    "copy", "high_word", "maximum_in_runs", "reciprocal", "scatter_rows", "silu", "square", "update_at",
-    "windows",
+    "copy", "high_word", "maximum_in_runs", "reciprocal", "scatter_rows", "silu", "sort_rows",
+    "square", "update_at", "windows",
 }  # fmt: skip
 """Names kernels use for nodes of their own; no primitive has them."""
 
