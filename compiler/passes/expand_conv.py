@@ -1,19 +1,21 @@
 """Convolution as a contraction of overlapping windows, which are access patterns.
 
 Padding and dilation of the operand are one copy (`pad`); then windows are a strided view and the
-convolution is a `dot_general` over channels and taps. Windows of one element need no view. One
+convolution is a `dot_general` over channels and taps. Windows of one element need no view, and very
+large ones are copied out. One
 channel per group (depthwise) is no work for a matrix engine: there each tap is a slice, multiplied
 by its row scalar.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from trnx.compiler.passes.expand import expansion
+from trnx.compiler.passes.expand import as_is, expansion
 from trnx.compiler.passes.windows import WINDOWS
 from trnx.compiler.targets import Target
 from trnx.core import Aval, LoweringError, Params, aval_of, current_trace, message
@@ -23,6 +25,14 @@ from trnx.ops import functions as op
 from trnx.ops._windows import sliced, tap_slices
 
 Array: TypeAlias = Any
+
+
+LEAST_TAPS = 32
+"""Taps from which on a window that is larger than its number of places is written out.
+
+Such is the gradient of a window: the sums run over all of space. With the windows in memory one
+after the other, taps are one contracted axis; as a view they would be a loop of short products.
+"""
 
 
 @expansion("conv")
@@ -99,6 +109,8 @@ def _conv(
         rhs, taps = op.reshape(rhs, (out_channels, own)), ()
     else:
         x = windows_of(x, window, strides, rhs_dilation)
+        if math.prod(window) > max(LEAST_TAPS, math.prod(counts)):
+            x = _written_out(x)
     if groups == 1:
         axes = tuple(range(1, 1 + 1 + len(taps)))
         shifted = (1, *(t - 1 for t in taps))
@@ -111,6 +123,12 @@ def _conv(
     # groups, out channels of one, batch, places
     out = op.transpose(out, (2, 0, 1, *range(3, 3 + rank)))
     return op.reshape(out, shape)
+
+
+def _written_out(x: Array) -> Array:
+    """A copy of a view that stays one: padding, even by nothing, writes memory of its own."""
+    none = (0,) * len(op.shape_of(x))
+    return as_is("pad", x, op.scalar_like(0, x), low=none, high=none, interior=none)
 
 
 def _by_taps(
