@@ -8,6 +8,7 @@ if __name__ != "trnx.ops":
 
 from trnx.ops import _linalg_rules as _linalg_rules
 from trnx.ops import _scan_reverse as _scan_reverse
+from trnx.ops import bits as bits
 from trnx.ops import cast as cast
 from trnx.ops import checkpoint as checkpoint
 from trnx.ops import compare as compare
@@ -29,6 +30,7 @@ from trnx.ops import linalg as linalg
 from trnx.ops import movement as movement
 from trnx.ops import random as random
 from trnx.ops import reduce as reduce
+from trnx.ops import reduce_halves as reduce_halves
 from trnx.ops import reduce_window as reduce_window
 from trnx.ops import scan as scan
 from trnx.ops import select as select

@@ -272,6 +272,17 @@ def shift_right_arithmetic(x: Array, y: Array) -> Array:
     return _pair("shift_right_arithmetic", x, y)
 
 
+def bitcast(x: Array, dtype: Any) -> Array:
+    """The bits of x as `dtype`; a narrower one adds a last axis, a wider one takes it away."""
+    dtype = dtypes.as_dtype(dtype)
+    return x if dtype_of(x) == dtype else primitives["bitcast"].bind(x, dtype=dtype)
+
+
+def population_count(x: Array) -> Array:
+    """How many bits of each integer are set."""
+    return primitives["population_count"].bind(x)
+
+
 def eq(x: Array, y: Array) -> Array:
     """x == y as bool."""
     return _pair("eq", x, y)
@@ -611,11 +622,9 @@ def scatter(
 ) -> Array:
     """x with windows of `updates` set, added, multiplied or compared; others are dropped.
 
-    Args:
-        x, indices, axes, batch: see :func:`gather`.
-        updates: ``[*shape of the indices, *window]``.
-        kind: ``set``, ``add``, ``mul``, ``min`` or ``max``.
-        unique: no two windows overlap, which makes derivatives cheaper.
+    x, indices, axes and batch are as in :func:`gather`; `updates` is ``[*shape of the indices,
+    *window]``; `kind` is ``set``, ``add``, ``mul``, ``min`` or ``max``; `unique` says that no two
+    windows overlap, which makes derivatives cheaper.
     """
     return primitives["scatter"].bind(
         x, updates, *indices, axes=tuple(axes), kind=kind, batch=batch, unique=unique

@@ -23,7 +23,8 @@ def kind_on(equation: Equation, target: Target) -> Kind:
     """The kind of an equation on a target; `Kind.HOST` when no instruction takes its dtypes.
 
     Complex numbers have no tiles. Arithmetic on 64-bit integers is an extension of the NeuronCore
-    that host and simulator run (`isa.is_extension`); contractions of them have no kernel there.
+    that host and simulator run (`isa.is_extension`); contractions and sums at indices of them
+    have no kernel there.
     """
     kind = kind_of(equation.primitive.name)
     if kind in (Kind.HOST, Kind.CALL):
@@ -37,7 +38,8 @@ def kind_on(equation: Equation, target: Target) -> Kind:
     if any(not target.holds(dtype) for dtype in _dtypes(equation)):
         return Kind.HOST
     long = any(is_integer(d) and d.itemsize == 8 for d in _dtypes(equation))
-    return Kind.HOST if long and kind is Kind.CONTRACTION and not target.native_i64 else kind
+    no_kernel = kind in (Kind.CONTRACTION, Kind.SCATTER)
+    return Kind.HOST if long and no_kernel and not target.native_i64 else kind
 
 
 @cached_by_program

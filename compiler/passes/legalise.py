@@ -19,8 +19,8 @@ from trnx.compiler.passes import expand_conv as expand_conv
 from trnx.compiler.passes import expand_cumulative as expand_cumulative
 from trnx.compiler.passes import expand_indexing as expand_indexing
 from trnx.compiler.passes import expand_integer as expand_integer
-from trnx.compiler.passes import expand_window as expand_window
 from trnx.compiler.passes import expand_sort as expand_sort
+from trnx.compiler.passes import expand_window as expand_window
 from trnx.compiler.passes import long_compare
 from trnx.compiler.passes.expand import EXPANSIONS
 from trnx.compiler.targets import Target
@@ -62,7 +62,8 @@ class LegaliseTrace(RecordTrace):
         if expand_complex.is_involved(primitive, avals, params):
             return self._on_parts(primitive, operands, avals, params)
         if primitive.name in long_compare.COMPARISONS and not self.target.native_i64:
-            compared = long_compare.by_words(primitive.name, *operands, self.made_by)
+            x, y = operands
+            compared = long_compare.by_words(primitive.name, x, y, self.made_by)
             if compared is not None:
                 return [compared]
         expansion = find_expansion(primitive, avals, params, self.target)

@@ -55,7 +55,7 @@ TOLERANCE = {
 }
 """(group, dtype) -> bound where the default of the dtype is not it."""
 
-FACTORS = {"cholesky", "eigh", "qr", "svd"}
+FACTORS = {"cholesky", "eigh", "qr", "svd", "triangular_solve"}
 """Groups whose factors are not unique or in part undefined: their products are compared."""
 
 
@@ -207,6 +207,21 @@ def _compare_factors(
     if group == "cholesky":
         # The primitive leaves the upper half undefined; JAX's function cuts it off.
         close(np.tril(got[0]) / scale, np.tril(expected[0]) / scale, bound)
+        return
+    if group == "triangular_solve":
+        # Solutions of badly conditioned systems differ; each solves its system.
+        options = jax.make_jaxpr(harness.dyn_fun)(*args).jaxpr.eqns[0].params
+        solution = got[0].astype(np.result_type(x.dtype, np.float32))
+        a = np.tril(x) if options["lower"] else np.triu(x)
+        if options["unit_diagonal"]:
+            eye = np.eye(a.shape[-1], dtype=bool)
+            a = np.where(eye, np.ones((), a.dtype), a)
+        a = a.conj() if options["conjugate_a"] else a
+        a = np.swapaxes(a, -1, -2) if options["transpose_a"] else a
+        a = a.astype(solution.dtype)
+        back = a @ solution if options["left_side"] else solution @ a
+        size = scale * max(1.0, float(np.abs(solution).max(initial=0)))
+        close(back / size, np.asarray(args[1]).astype(back.dtype) / size, bound)
         return
     if group == "eigh":
         w, v = sorted(got, key=lambda part: part.ndim)

@@ -85,6 +85,7 @@ WRITTEN: dict[str, list[tuple[tuple[tuple[Size, ...], ...], dict[str, Any]]]] = 
     "qr": [(((_N, 4, 3),), {"full_matrices": False})],
     "svd": [(((_N, 4, 3),), {"full_matrices": False, "compute_uv": True})],
     "eigh": [(((_N, 3, 3),), {})],
+    "bitcast": [(((_N, _M),), {"dtype": dtypes.int32})],
     "fft": [(((_N, 6),), {"kind": "rfft", "lengths": (6,)})],
     "reshape": [
         (((_N, 4),), {"shape": (_N * 4,)}),

@@ -49,6 +49,7 @@ elementwise_table(
         "not": op.bitwise_not,
         "stop_gradient": op.stop_gradient,
         "is_finite": tnp.isfinite,
+        "population_count": op.population_count,
     }
 )
 
@@ -366,6 +367,11 @@ def _convert(site: Site, x: Value, *, new_dtype: Any, **_: Any) -> Value:
     if dtypes.is_complex(op.dtype_of(x)) and not dtypes.is_complex(target):
         x = op.real(x)
     return op.convert(x, target)
+
+
+@rule("bitcast_convert_type")
+def _bitcast(site: Site, x: Value, *, new_dtype: Any, **_: Any) -> Value:
+    return op.bitcast(x, site.result.dtype)
 
 
 @rule("copy", "copy_p", "optimization_barrier", "pvary")

@@ -20,7 +20,10 @@ def _cholesky(site: Site, a: Value, **_: Any) -> Value:
 
 @rule("triangular_solve")
 def _triangular_solve(site: Site, a: Value, b: Value, **options: bool) -> Value:
-    return linalg.triangular_solve(a, b, **options)
+    dtype = site.result.dtype
+    if dtype.itemsize < 4:  # LAPACK has no short types: f32 and one rounding
+        a, b = op.convert(a, dtypes.float32), op.convert(b, dtypes.float32)
+    return op.convert(linalg.triangular_solve(a, b, **options), dtype)
 
 
 @rule("lu")
