@@ -8,6 +8,7 @@ into the iteration space, and in front of a group they become access patterns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -212,7 +213,7 @@ class Fuser:
     def _reads_memory(self, equation: Equation, kind: Kind, position: int) -> bool:
         """Whether an operand must lie in memory for an equation."""
         if kind is Kind.TAKE:
-            return position == 0
+            return position == 0 or _is_fine(equation)
         return kind in ALONE or kind in (Kind.HOST, Kind.CALL, Kind.LEAF_VIEW)
 
     def _producer(self, var: Var) -> tuple[int | None, bool]:
@@ -570,6 +571,20 @@ class _ViewLookup(Mapping[Var, StridedView]):
 
     def __len__(self) -> int:
         return len(self.fuser.views)
+
+
+FINE_ROWS = 16
+"""Elements per index up to which a gather reads its indices from memory: an index stands alone on
+its partition, so computing it beside so few elements would be most of the work."""
+
+
+def _is_fine(equation: Equation) -> bool:
+    """Whether a gather moves few elements per index."""
+    index, result = equation.inputs[1].aval, equation.outputs[0].aval
+    if not index.is_static or not result.is_static:
+        return False
+    count = math.prod(int(size) for size in index.shape)
+    return math.prod(int(size) for size in result.shape) <= FINE_ROWS * count
 
 
 def _require_reference(equation: Equation, target: Target) -> None:
