@@ -27,6 +27,7 @@ from trnx.core import (
     same_shape,
 )
 from trnx.ops import functions as op
+from trnx.runtime import array as runtime
 
 ArrayLike: TypeAlias = Any
 Array: TypeAlias = Any
@@ -152,7 +153,19 @@ def broadcast(name: str, *operands: Array) -> list[Array]:
 
 def operands_of(name: str, *operands: ArrayLike, inexact: bool = False) -> list[Array]:
     """:func:`promote` and :func:`broadcast`."""
+    if len(operands) == 2 and _are_alike(*operands, inexact=inexact):
+        return list(operands)
     return broadcast(name, *promote(name, *operands, inexact=inexact))
+
+
+def _are_alike(x: ArrayLike, y: ArrayLike, inexact: bool) -> bool:
+    """Whether two run-time arrays need neither promotion nor broadcasting: the common case, where
+    looking closer would cost as much as a small operation.
+    """
+    if type(x) is not runtime.Array or type(y) is not runtime.Array or x._type is not y._type:
+        return False
+    aval = x._type.aval
+    return not aval.weak and (not inexact or dtypes.is_inexact(aval.dtype))
 
 
 def as_float(name: str, x: ArrayLike) -> Array:

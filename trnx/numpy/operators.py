@@ -21,11 +21,14 @@ from trnx.numpy import (
 )
 from trnx.numpy._operands import is_operand
 from trnx.numpy._public import published
+from trnx.runtime.array import Array
 
 
 def _binary(function: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
     def operator(self: Any, other: Any) -> Any:
-        return function(self, other) if is_operand(other) else NotImplemented
+        if type(other) is Array or is_operand(other):
+            return function(self, other)
+        return NotImplemented
 
     operator.__name__ = operator.__qualname__ = name
     operator.__doc__ = function.__doc__

@@ -85,10 +85,11 @@ def evaluate(primitive: Primitive, operands: Sequence[Any], params: Params) -> S
             return results
         return run_program(params["program"], arrays, device)
     key: tuple[Any, ...] = (primitive, params, device.target, *[a._type for a in arrays])
-    if next(sub_programs(params), None) is not None:
+    executable = _operations.get(key)
+    if executable is None and next(sub_programs(params), None) is not None:
         # A loop outside of jit traces its body anew each time: equal contents are one operation.
         key = (fingerprint(_one_equation(primitive, arrays, params)), device.target)
-    executable = _operations.get(key)
+        executable = _operations.get(key)
     if executable is None:
         executable = executable_for(_one_equation(primitive, arrays, params), device, kind="op")
         _operations[key] = executable
