@@ -25,7 +25,7 @@ from benchmarks.harness import Row, row
 from benchmarks.workloads import CASES, Case, case
 
 PEERS: Final = ("trnx", "jax")
-REPEATS: Final = 5
+REPEATS: Final = 3
 MODES: Final = ("cold", "warm")
 NAMES: Final = tuple(f"{mode} {c.name}" for mode in MODES for c in CASES)
 """Workloads of this suite."""
