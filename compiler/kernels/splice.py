@@ -22,7 +22,7 @@ from trnx.compiler.targets import Target
 from trnx.compiler.tile.analysis import Env, accesses, index_bounds
 from trnx.compiler.tile.build import RESERVED
 from trnx.compiler.tile.expr import Expr, Index, add, mul, substitute, symbol
-from trnx.compiler.tile.invariant import split_invariant
+from trnx.compiler.tile.invariant import free_symbols, split_invariant
 from trnx.compiler.tile.ir import (
     SBUF,
     Access,
@@ -46,6 +46,9 @@ from trnx.compiler.tile.ir import (
 from trnx.compiler.tile.pinning import pin, transfers
 from trnx.core import Source, Var
 from trnx.core.dtypes import int32
+
+INDEX = "index"
+"""What names of registers begin with that stand for the index of a loop around a kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,6 @@ class Assembly:
         self._bodies: list[list[Statement]] = [[]]
         self._names: set[str] = set(RESERVED)
         self._counters: dict[str, int] = {}
-        self._registers: dict[str, None] = {}
         self._stale: set[tuple[Var, np.dtype[Any]]] = set()
 
     # Names and parameters -------------------------------------------------------------------------
@@ -94,7 +96,7 @@ class Assembly:
         """The name itself while it is free, else its letters with the next free number."""
         base = wish.rstrip("0123456789") or "v"
         name = wish
-        while name in self._names:
+        while name in self._names or name.startswith(INDEX):
             number = self._counters.get(base, 0)
             self._counters[base] = number + 1
             name = f"{base}{number}"
@@ -203,18 +205,11 @@ class Assembly:
         Args:
             lowered: the kernel and the variables behind its parameters.
             places: where variables lie that are not buffers of their own.
-            registers: values of the kernel's registers; one that is missing becomes a register of
-                the assembly.
+            registers: values of registers that the kernel reads; others become registers of the
+                assembly.
         """
         kernel = lowered.kernel
-        env: dict[str, Index] = {}
-        for name in kernel.registers:
-            value = registers.get(name)
-            if value is None:
-                self._registers[name] = None
-                self._names.add(name)
-                value = symbol(name)
-            env[name] = value
+        env: dict[str, Index] = dict(registers)
         buffers: dict[str, tuple[str, Index]] = {}
         touched: list[tuple[Var, np.dtype[Any], bool]] = []
         for param, var in zip(kernel.params, lowered.variables, strict=True):
@@ -254,7 +249,7 @@ class Assembly:
             if isinstance(access, HbmAccess)
         }
         kept = {key: param for key, param in self._params.items() if param.name in used}
-        registers = tuple(sorted(self._registers))
+        registers = tuple(sorted(free_symbols(body)))
         kernel = Kernel(self.name, tuple(kept.values()), body, registers, source=self.source)
         return LoweredKernel(kernel, tuple(var for var, _ in kept))
 
@@ -272,6 +267,7 @@ class _Rename:
         self.env = env
         self.buffers = buffers
         self.tiles: dict[str, str] = {}
+        self.written: set[str] = set()
 
     def body(self, statements: Sequence[Statement]) -> Iterator[Statement]:
         for statement in statements:
@@ -305,7 +301,8 @@ class _Rename:
         return RegisterMove(self.register(statement.register), value)
 
     def register(self, name: str) -> str:
-        if name not in self.env:
+        if name not in self.written:
+            self.written.add(name)
             self.env[name] = symbol(self.assembly.unique(name))
         return str(self.env[name])
 

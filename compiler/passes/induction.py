@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from trnx.compiler.kernels.splice import INDEX
 from trnx.compiler.passes.known_index import INDEX_RULES
 from trnx.compiler.passes.simplify import simplify
 from trnx.compiler.tile.expr import Index
@@ -95,7 +96,7 @@ def with_index(
     if not counters:
         return body, {}
     taken = {variable.name for variable in dim_variables(body)}
-    name = next(f"index{k}" for k in range(len(taken) + 1) if f"index{k}" not in taken)
+    name = next(f"{INDEX}{k}" for k in range(len(taken) + 1) if f"{INDEX}{k}" not in taken)
     index = dim(name, 0, max(0, length - 1))
     names: dict[Var, Var] = {}
     equations: list[Equation] = []

@@ -6,18 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trnx.compiler.tile.analysis import accesses, declared_tiles, written_registers
-from trnx.compiler.tile.expr import Expr, Index, symbols
+from trnx.compiler.tile.expr import Expr, symbols
 from trnx.compiler.tile.ir import (
     SBUF,
+    Access,
     Alloc,
     For,
     HbmAccess,
     Instruction,
     Predicate,
+    RegisterLoad,
+    RegisterMove,
     RegisterValue,
     Statement,
     Tile,
     TileAccess,
+    While,
     walk,
 )
 
@@ -99,6 +103,33 @@ def split_invariant(
     return tuple(front), tuple(rest)
 
 
+def free_symbols(body: Sequence[Statement]) -> set[str]:
+    """Symbols that statements read and neither a loop nor an assignment among them defines."""
+    used: set[str] = set()
+    for statement in walk(tuple(body)):
+        if isinstance(statement, For):
+            used |= symbols(statement.low) | symbols(statement.high)
+        elif isinstance(statement, While):
+            used.add(statement.condition)
+        elif isinstance(statement, RegisterMove):
+            used |= symbols(statement.value)
+        elif isinstance(statement, RegisterLoad):
+            used |= _access_symbols(statement.access)
+        elif isinstance(statement, Instruction):
+            used |= _instruction_symbols(statement)
+    indices = {s.index for s in walk(tuple(body)) if isinstance(s, For)}
+    return used - indices - written_registers(body)
+
+
+def _access_symbols(access: Access) -> set[str]:
+    found: set[str] = set()
+    for value in (access.offset, *access.shape, *(s.stride for s in access.spans)):
+        found |= symbols(value)
+    if isinstance(access, HbmAccess) and access.index is not None:
+        found |= _access_symbols(access.index)
+    return found
+
+
 def _effect(statement: Instruction | For) -> _Effect:
     inside = declared_tiles((statement,))
     reads: set[str] = set()
@@ -142,11 +173,7 @@ def _instruction_symbols(instruction: Instruction) -> set[str]:
             for part in value:
                 visit(part)
         elif isinstance(value, TileAccess | HbmAccess):
-            values: list[Index] = [value.offset, *value.shape]
-            for item in (*values, *(s.stride for s in value.spans)):
-                visit(item)
-            if isinstance(value, HbmAccess):
-                visit(value.index)
+            found.update(_access_symbols(value))
 
     visit((*instruction.outs, *instruction.ins, *(value for _, value in instruction.attrs)))
     return found

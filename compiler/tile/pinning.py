@@ -94,6 +94,8 @@ def _rows_and_width(
         if access is None or (writes and depth):
             # Iterations of an inner loop that write one tile could not run at once.
             return None
+        if any((bounds(span.stride, inner)[0] or 0) < 0 for span in access.spans):
+            return None  # on chip no pattern runs backwards
         written |= writes
         rows, width = _walk(access, total)
         shapes.add((rows, width))
