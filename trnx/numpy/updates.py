@@ -151,12 +151,12 @@ class IndexedUpdate:
         update = place.arranged(storable(values, aval), values)
         unique = unique_indices or all(aval_of(i).ndim == 0 for i in place.indices)
         if place.is_plain and kind == "add":  # one axis: the lowering that keeps the layout
-            moved = op.moveaxis(update, 0, place.axes[0]) if place.axes[0] else update
-            shape = list(op.shape_of(moved))
-            del shape[place.axes[0] + 1]
-            return op.scatter_add(
-                self._x, place.indices[0], op.reshape(moved, shape), place.axes[0]
-            )
+            (axis,), rank = place.axes, len(place.shape)
+            shape = list(op.shape_of(update))  # [*index, *before, 1, *after]
+            del shape[rank + axis]
+            before, after = range(rank, rank + axis), range(rank + axis, len(shape))
+            moved = op.transpose(op.reshape(update, shape), (*before, *range(rank), *after))
+            return op.scatter_add(self._x, place.indices[0], moved, axis)
         return op.scatter(self._x, place.indices, update, place.axes, kind, 0, unique)
 
     def _masked(self, values: ArrayLike, combine: Callable[[Array, Array], Array]) -> Array:
