@@ -16,9 +16,10 @@ import trnx.numpy as np
 from trnx.compiler.passes.groups import Layouts
 from trnx.compiler.tile.expr import Index, symbol
 from trnx.core import Aval, DTypeError, LoweringError, Size, UnsupportedError, dim, trace_program
-from trnx.runtime.devices import default_device
+from trnx.runtime.devices import CPU, default_device
 from trnx.runtime.generic import generic_kernel
 from trnx_torch.dtypes import to_trnx_dtype
+from trnx_torch.precision import warning_kernel
 from trnx_torch.registration import Kernel, KernelRequest, Layout
 
 Formula = Callable[..., Any]
@@ -26,7 +27,11 @@ Formula = Callable[..., Any]
 NOT_NATIVE = frozenset({torch.float64, torch.complex64, torch.complex128, torch.complex32})
 """Dtypes eager kernels leave to the counted fallback: a NeuronCore has no such arithmetic."""
 
-_WIDE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
+_COMPUTED_IN = {
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+    torch.float64: torch.float32,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +61,14 @@ def place(shape: tuple[Size, ...], registers: Sequence[str], innermost: Layout) 
 
 
 def supported(request: KernelRequest) -> bool:
-    """Whether every dtype of the request exists on the device."""
+    """Whether every dtype of the request exists on the device, or is computed in another."""
     dtypes = [request.compute, *(o.dtype for o in (*request.outputs, *request.inputs))]
-    return not any(dtype in NOT_NATIVE for dtype in dtypes)
+    return not any(dtype in NOT_NATIVE and dtype not in _COMPUTED_IN for dtype in dtypes)
 
 
 def working_dtype(compute: torch.dtype) -> torch.dtype:
-    """The dtype arithmetic is done in: 16-bit floats compute in float32, as torch does."""
-    return _WIDE.get(compute, compute)
+    """The dtype arithmetic is done in: float32 for all floats, 16-bit ones as torch does."""
+    return _COMPUTED_IN.get(compute, compute)
 
 
 def build(
@@ -108,10 +113,17 @@ def build(
         {i: p.strides for i, p in enumerate(outputs)},
         tuple(registers),
     )
+    tensors = (*request.outputs, *request.inputs)
+    wide = any(operand.dtype == torch.float64 for operand in tensors)
+    # Buffers of float64 exist on the host target only; arithmetic on them is float32 all the same.
+    device = CPU if wide else default_device()
     name = request.op.removeprefix("aten::").replace(".", "_")
     try:
         program = trace_program(run, avals, name, names)
-        kernel = generic_kernel(program, default_device(), layouts)
+        kernel = generic_kernel(program, device, layouts)
     except (DTypeError, LoweringError, UnsupportedError, NotImplementedError):
         return None
-    return Kernel(kernel.address, kernel)
+    made = Kernel(kernel.address, kernel)
+    # What only moves values moves all 64 bits.
+    moves = wide and all(o.name in as_given for o in request.inputs)
+    return warning_kernel(made, request.op) if wide and not moves else made

@@ -16,7 +16,7 @@ from torch import Tensor
 import trnx.lax as lax
 import trnx.nn as nn
 import trnx.numpy as np
-from trnx_torch import registration
+from trnx_torch import _loader, registration
 from trnx_torch.eager.generic import build, place, sizes, strides, supported
 from trnx_torch.registration import Kernel, KernelRequest, Layout, Operand
 
@@ -165,11 +165,25 @@ def _spread(grad_row: Value, target_row: Value, like: Value, ignore_index: int) 
     target = np.expand_dims(np.astype(target_row, np.int32), 1)
     positions = lax.iota(like.shape, 1)
     grad = np.expand_dims(-grad_row, 1)
-    return np.where((positions == target) & (target != ignore_index), grad, 0.0 * grad)
+    # 0 is no multiple of grad: where every row is ignored, the mean makes grad infinite.
+    return np.where((positions == target) & (target != ignore_index), grad, 0.0)
 
 
 def _matrix(self: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return (self, target) if self.ndim == 2 else (self.unsqueeze(0), target.reshape(1))
+
+
+def _check_targets(targets: Tensor, classes: int, ignore_index: int) -> None:
+    """Raise torch's error for a target that is no class; its memory is the host's."""
+    host = _loader.extension().as_cpu(targets)
+    wrong = ((host < 0) | (host >= classes)) & (host != ignore_index)
+    if bool(wrong.any()):
+        raise IndexError(f"Target {int(host[wrong][0])} is out of bounds.")
+
+
+def _weights(weight: Tensor, targets: Tensor) -> Tensor:
+    """The weight of each row's class; any class' where the target is ignored."""
+    return weight[targets.clamp(min=0, max=weight.shape[0] - 1)]
 
 
 def _nll_loss() -> None:
@@ -184,12 +198,13 @@ def _nll_loss() -> None:
         ignore_index: int,
     ) -> tuple[Tensor, Tensor]:
         rows, targets = _matrix(self, target)
+        _check_targets(targets, rows.shape[1], ignore_index)
         picked = torch.empty(rows.shape[0], dtype=self.dtype, device=self.device)
         keep = torch.empty_like(picked)
         options = (("ignore_index", ignore_index),)
         picks.run({"picked": picked, "keep": keep}, {"self": rows, "target_row": targets}, options)
         if weight is not None:
-            keep = keep * weight[targets.clamp(min=0)]
+            keep = keep * _weights(weight, targets)
             picked = picked * keep
         if reduction == _NONE:
             return picked.reshape(target.shape), torch.zeros(
@@ -211,7 +226,7 @@ def _nll_loss() -> None:
         rows, targets = _matrix(self, target)
         grad = grad_output / total_weight if reduction == _MEAN else grad_output
         if weight is not None:
-            grad = grad * weight[targets.clamp(min=0)]
+            grad = grad * _weights(weight, targets)
         out = torch.empty(rows.shape, dtype=self.dtype, device=self.device)
         spreads.run(
             {"out": out},

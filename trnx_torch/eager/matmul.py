@@ -13,7 +13,7 @@ from trnx_torch.registration import Kernel, KernelRequest, Layout
 
 Value = Any
 
-_FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
+_FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.float64})
 
 
 def _make(request: KernelRequest) -> Kernel | None:
