@@ -549,6 +549,26 @@ def reduce_min(x: Array, axes: Sequence[int]) -> Array:
     return _reduce("reduce_min", x, axes)
 
 
+def reduce_prod(x: Array, axes: Sequence[int]) -> Array:
+    """Product over axes; bf16 and f16 accumulate in f32 and round once."""
+    return _reduce("reduce_prod", x, axes)
+
+
+def reduce_and(x: Array, axes: Sequence[int]) -> Array:
+    """Bits set in every element over axes, of integers or bool."""
+    return _reduce("reduce_and", x, axes)
+
+
+def reduce_or(x: Array, axes: Sequence[int]) -> Array:
+    """Bits set in any element over axes, of integers or bool."""
+    return _reduce("reduce_or", x, axes)
+
+
+def reduce_xor(x: Array, axes: Sequence[int]) -> Array:
+    """Bits set in an odd number of elements over axes, of integers or bool."""
+    return _reduce("reduce_xor", x, axes)
+
+
 def argmax(x: Array, axis: int) -> Array:
     """int32 index of the first maximum along `axis`; the first NaN wins."""
     return primitives["argmax"].bind(x, axis=axis)

@@ -49,9 +49,13 @@ from trnx.ops.functions import ne as ne
 from trnx.ops.functions import neg as neg
 from trnx.ops.functions import pad as pad
 from trnx.ops.functions import pow as pow
+from trnx.ops.functions import reduce_and as reduce_and
 from trnx.ops.functions import reduce_max as reduce_max
 from trnx.ops.functions import reduce_min as reduce_min
+from trnx.ops.functions import reduce_or as reduce_or
+from trnx.ops.functions import reduce_prod as reduce_prod
 from trnx.ops.functions import reduce_sum as reduce_sum
+from trnx.ops.functions import reduce_xor as reduce_xor
 from trnx.ops.functions import remainder as remainder
 from trnx.ops.functions import reshape as reshape
 from trnx.ops.functions import reverse as reverse

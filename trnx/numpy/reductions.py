@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trnx.core import Dim, ShapeError, Size, UnsupportedError, aval_of, dtypes, message
+from trnx.core import ShapeError, Size, aval_of, dtypes, message
 from trnx.numpy._operands import (
     Array,
     ArrayLike,
@@ -121,40 +121,11 @@ def _repeat(x: Array, like: Array) -> Array:
 
 
 def prod(x: ArrayLike, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
-    """Product over `axis` (None: all).
-
-    Raises:
-        UnsupportedError: an axis has a symbolic size.
-    """
+    """Product over `axis` (None: all)."""
     x = as_operand(x)
     x = cast(x, sum_dtype(aval_of(x).dtype) if dtype is None else dtypes.as_dtype(dtype))
-    aval = aval_of(x)
-    axes = normal_axes("prod", axis, aval)
-    out = _accumulated(x)
-    for a in axes:
-        out = _halved(out, a)
-    out = cast(out, aval.dtype)
-    kept = [size for a, size in enumerate(aval.shape) if a not in axes]
-    return with_axes(op.reshape(out, kept), aval.shape, axes, keepdims)
-
-
-def _halved(x: Array, axis: int) -> Array:
-    """The product along `axis`, by multiplying halves: log2(n) steps, differentiable at zeros."""
-    size = aval_of(x).shape[axis]
-    if isinstance(size, Dim):
-        raise UnsupportedError(
-            message(f"prod over the symbolic size {size}", None, "Use a static size")
-        )
-    if size == 0:
-        shape = [1 if i == axis else s for i, s in enumerate(aval_of(x).shape)]
-        return op.full(shape, op.scalar(1, aval_of(x).dtype))
-    while size > 1:
-        half = size // 2
-        product = op.mul(op.slice_axis(x, 0, half, axis), op.slice_axis(x, half, 2 * half, axis))
-        rest = [op.slice_axis(x, 2 * half, size, axis)] if size % 2 else []
-        x = op.concatenate([product, *rest], axis)
-        size = size - half
-    return x
+    axes = normal_axes("prod", axis, aval_of(x))
+    return with_axes(op.reduce_prod(x, axes), aval_of(x).shape, axes, keepdims)
 
 
 def _not_empty(name: str, x: Array, axes: Sequence[int]) -> None:
