@@ -175,7 +175,8 @@ class Assembly:
 
     def _varying(self, body: Sequence[Statement], name: str) -> tuple[Statement, ...]:
         """A loop's body without what is the same in every iteration, which is emitted here."""
-        front, rest = split_invariant(body, name, self.room)
+        roots = {param.name: root for (root, _), param in self._params.items()}
+        front, rest = split_invariant(body, name, self.room, roots)
         for statement in front:
             self._emit(statement)
             if isinstance(statement, Alloc) and statement.tile.memory == SBUF:

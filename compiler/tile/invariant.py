@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trnx.compiler.tile.analysis import accesses, declared_tiles, written_registers
@@ -38,7 +38,7 @@ class _Effect:
 
 
 def split_invariant(
-    body: Sequence[Statement], index: str, room: int
+    body: Sequence[Statement], index: str, room: int, roots: Mapping[str, object]
 ) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
     """Cut a loop's body into what may run once before the loop, and the rest.
 
@@ -48,6 +48,7 @@ def split_invariant(
         body: the loop's statements.
         index: name of its index or condition.
         room: bytes per partition that results may take through the whole loop.
+        roots: the buffer behind each HBM parameter; views of one buffer in several dtypes share it.
 
     Returns:
         Statements for in front of the loop, and the new body.
@@ -64,6 +65,8 @@ def split_invariant(
                 for a, writes in accesses(inner)
                 if writes and isinstance(a, HbmAccess)
             }
+    written_roots = {roots[name] for name in written_hbm if name in roots}
+    written_hbm |= {name for name, root in roots.items() if root in written_roots}
     writers: dict[str, list[int]] = {}
     touching: dict[str, list[int]] = {}
     for number, statement in enumerate(body):

@@ -272,3 +272,18 @@ def test_error_texts(use: Callable[[], Any], kind: type[Exception], texts: list[
 def test_errors_come_before_anything_runs_under_jit() -> None:
     with pytest.raises(ValueError, match=r"takes carry\['h'\] as f32\[3\]"):
         trnx.jit(lambda xs: lax.scan(shrink, {"h": tnp.zeros(3), "n": 0}, xs))(XS)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
+def test_a_counter_of_any_integer_type_ends_the_loop(dtype: Any) -> None:
+    """Words of an int64 counter are read again in each iteration, although its sum is written."""
+
+    @trnx.jit
+    def powers(count: Any, x: Any) -> Any:
+        return lax.while_loop(
+            lambda value: value[0] < 5, lambda value: (value[0] + 1, value[1] * 1.5), (count, x)
+        )
+
+    count, x = powers(np.zeros((), dtype), np.ones(4, np.float32))
+    assert int(count) == 5
+    np.testing.assert_allclose(np.asarray(x), 1.5**5 * np.ones(4))
