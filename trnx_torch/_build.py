@@ -36,8 +36,25 @@ COMMAND = "python -m trnx_torch build"
 # source that is in no unit is compiled alone. Longest first: the last to finish decides the time.
 UNITS: dict[str, tuple[str, ...]] = {
     "bindings": ("module", "bind_kernels", "hooks", "first_use", "guard", "allocator"),
-    "kernels": ("pointwise", "reduction", "rowwise", "matmul", "launch", "operands"),
-    "host": ("storage_ops", "fallback", "alias", "convolution", "generator", "tracking"),
+    "kernels": (
+        "pointwise",
+        "reduction",
+        "rowwise",
+        "matmul",
+        "launch",
+        "operands",
+        "plan",
+        "program",
+    ),
+    "host": (
+        "storage_ops",
+        "movement",
+        "fallback",
+        "alias",
+        "convolution",
+        "generator",
+        "tracking",
+    ),
     "casts": ("autocast",),
 }
 # All registration and binding: optimising it costs time and gains nothing.

@@ -142,6 +142,7 @@ def pointwise(
     promote: Iterable[str] = (),
     integers_to_float: bool = False,
     output: torch.dtype | None = None,
+    converts: bool = False,
 ) -> Callable[[Maker], Maker]:
     """Register a maker of elementwise kernels for operators.
 
@@ -154,6 +155,7 @@ def pointwise(
         promote: arguments whose dtypes decide `compute`; all tensor arguments if empty.
         integers_to_float: integer and bool inputs compute and return the default float dtype.
         output: dtype of a fresh result; `compute` if None.
+        converts: an out= tensor may have any dtype, as the target of a copy.
 
     Raises:
         ValueError: torch has no such operator or argument.
@@ -163,7 +165,7 @@ def pointwise(
         extension = _loader.extension()
         for op in ops:
             extension.register_pointwise(
-                op, _callback(maker), list(promote), integers_to_float, output
+                op, _callback(maker), list(promote), integers_to_float, output, converts
             )
         return maker
 
@@ -171,7 +173,10 @@ def pointwise(
 
 
 def reduction(
-    *ops: str, outputs: Sequence[OutputRule] = ("same",), ordered: bool = False
+    *ops: str,
+    outputs: Sequence[OutputRule] = ("same",),
+    ordered: bool = False,
+    empty: float | None = None,
 ) -> Callable[[Maker], Maker]:
     """Register a maker of reduction kernels for operators with arguments `dim` and `keepdim`.
 
@@ -181,12 +186,13 @@ def reduction(
             input's, integers are left to torch; "bool"; "int64". An argument `dtype` overrides the
             first three.
         ordered: the reduced dimensions keep the argument's order, as index results need.
+        empty: what reducing no element gives; left to torch if None.
     """
 
     def register(maker: Maker) -> Maker:
         extension = _loader.extension()
         for op in ops:
-            extension.register_reduction(op, _callback(maker), list(outputs), ordered)
+            extension.register_reduction(op, _callback(maker), list(outputs), ordered, empty)
         return maker
 
     return register
@@ -225,6 +231,81 @@ def matmul(*ops: str) -> Callable[[Maker], Maker]:
 
 class NoKernel(NotImplementedError):
     """Raised by a Python kernel for arguments it has no compiled code for: they run on the CPU."""
+
+
+# Operators that take indices from the host, as on other devices.
+_HOST_INDICES = frozenset(
+    f"aten::{name}"
+    for name in (
+        "index.Tensor", "index.Tensor_out", "_unsafe_index.Tensor", "index_put", "index_put.out",
+        "index_put_", "_index_put_impl_", "_unsafe_index_put",
+    )
+)  # fmt: skip
+
+
+def _check_devices(op: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Refuse tensors of another device next to neuron tensors; a number may be a cpu tensor.
+
+    Raises:
+        RuntimeError: two devices meet.
+    """
+    first: tuple[str, torch.device] | None = None
+    other: tuple[str, torch.device] | None = None
+    namespace, name = op.split("::")
+    packet, _, overload = name.partition(".")
+    schema = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")._schema
+    names = [argument.name for argument in schema.arguments]
+    for argument, value in (*zip(names, args, strict=False), *kwargs.items()):
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if not isinstance(item, torch.Tensor):
+                continue
+            if item.device.type == "neuron":
+                first = first or (argument, item.device)
+            elif item.ndim or item.device.type != "cpu":
+                other = other or (argument, item.device)
+    if first is not None and other is not None:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but {op} got '{first[0]}' on "
+            f"{first[1]} and '{other[0]}' on {other[1]}. Move one with .to(\"{first[1]}\")."
+        )
+
+
+def program(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a Python function as the device code of an operator; it runs once per signature.
+
+    The function takes the operator's arguments and returns its results. It works with other
+    operators of the device and with `launch`. The extension records what it launches; the next call
+    with equal dtypes, sizes, strides and numbers repeats the launches and enters no Python. A
+    function that reads a value, copies from the host or falls back is run at every call.
+
+    It raises `NoKernel`, before it writes anything, for arguments that it has no code for.
+
+    Args:
+        op: full name with overload, "aten::cat.out". In-place and out= overloads return what they
+            were given.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def attempt(*args: Any, **kwargs: Any) -> Any:
+            if op not in _HOST_INDICES:
+                _check_devices(op, args, kwargs)
+            try:
+                return function(*args, **kwargs)
+            except NoKernel:
+                return NotImplemented
+
+        _loader.extension().register_program(op, attempt)
+        return function
+
+    return register
+
+
+def get_program_counts() -> dict[str, tuple[int, int]]:
+    """Per operator made by `program`: calls that ran in Python, calls that repeated launches."""
+    module = _loader.loaded()
+    if module is None:
+        return {}
+    return {name: (python, replayed) for name, python, replayed in module.program_counts()}
 
 
 def cpu_fallback(op: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -79,7 +79,7 @@ class Fuser:
         self.waits = dict(waits or {})
         self.copied = copied
         self.origin: dict[Var, int] = {}
-        self.program = with_written_outputs(program, target)
+        self.program = with_written_outputs(program, target, layouts.apart)
         self.given = layouts.views(self.program)
         self.registers = layouts.registers or tuple(v.name for v in dim_variables(program))
         self.views: dict[Var, StridedView | None] = {}

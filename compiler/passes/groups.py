@@ -26,11 +26,14 @@ class Layouts:
         outputs: likewise.
         registers: names of all registers in the order callers pass their values; sizes in order of
             first use when empty.
+        apart: every result is written to memory of its own, also one that is an argument: a caller
+            that passes bare addresses has no other way to get it.
     """
 
     inputs: Mapping[int, tuple[Index, ...]] = field(default_factory=dict)
     outputs: Mapping[int, tuple[Index, ...]] = field(default_factory=dict)
     registers: tuple[str, ...] = ()
+    apart: bool = False
 
     def views(self, program: Program) -> dict[Var, StridedView]:
         """The variables with a layout, as views of their buffers."""
@@ -108,8 +111,11 @@ def viewed(below: StridedView, equation: Equation, kind: Kind) -> StridedView | 
     return below.reverse(params["axes"])
 
 
-def with_written_outputs(program: Program, target: Target) -> Program:
-    """Every output becomes an input, a constant or a value of its own: views are copied."""
+def with_written_outputs(program: Program, target: Target, apart: bool = False) -> Program:
+    """Every output becomes an input, a constant or a value of its own: views are copied.
+
+    With `apart` it becomes a value of its own.
+    """
     made_by = {var: e for e in program.equations for var in e.outputs}
     extra: list[Equation] = []
     outputs: list[Atom] = []
@@ -118,7 +124,8 @@ def with_written_outputs(program: Program, target: Target) -> Program:
         equation = made_by.get(atom) if isinstance(atom, Var) else None
         is_view = equation is not None and kind_on(equation, target) in VIEWS
         repeated = isinstance(atom, Var) and atom in seen
-        if not isinstance(atom, Var) or is_view or repeated:
+        given = apart and equation is None
+        if not isinstance(atom, Var) or is_view or repeated or given:
             copy = Var(atom.aval)
             source = equation.source if equation is not None else None
             extra.append(_copy_equation(atom, copy, source))

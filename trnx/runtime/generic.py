@@ -44,6 +44,7 @@ def generic_kernel(program: Program, device: Device, layouts: Layouts) -> Generi
     """
     start = time.perf_counter()
     origin = "cache"
+    layouts = replace(layouts, apart=True)
 
     def build() -> Compiled:
         nonlocal origin

@@ -1,5 +1,7 @@
 #include "allocator.h"
 
+#include "plan.h"
+
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/util/Exception.h>
 
@@ -132,6 +134,9 @@ Header* take(Pool& pool, size_t bytes, c10::DeviceIndex device) {
 }
 
 void give_back(void* data) {
+  if (C10_UNLIKELY(active_recorder != nullptr)) {
+    active_recorder->freed(data);
+  }
   Header* header = static_cast<Header*>(data) - 1;
   Pool& pool = pools()[header->device];
   const std::lock_guard<std::mutex> lock(pool.lock);
@@ -181,6 +186,9 @@ class NeuronAllocator final : public c10::DeviceAllocator {
       return {nullptr, nullptr, &give_back_or_nothing, place};
     }
     void* data = take(pools()[device], bytes, device) + 1;
+    if (C10_UNLIKELY(active_recorder != nullptr)) {
+      active_recorder->allocated(data, bytes);
+    }
     return {data, data, &give_back, place};
   }
 

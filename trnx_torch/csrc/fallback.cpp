@@ -2,6 +2,7 @@
 
 #include "alias.h"
 #include "generator.h"
+#include "plan.h"
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -262,6 +263,7 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack, bool counted) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       op.hasComputedKernelForDispatchKey(DispatchKey::CPU), plan.counts->name, " has no kernel for device neuron, and torch has none "
       "for cpu to fall back to. Move the tensors to cpu and use another operation.");
+  refuse_plan("an operator runs on the CPU");
   Call call(op, plan);
   call.alias_arguments(stack);
   if (counted) {

@@ -1,5 +1,7 @@
 #include "generator.h"
 
+#include "plan.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
@@ -122,6 +124,37 @@ NeuronGenerator* neuron_generator(const at::Generator& generator, c10::DeviceInd
       "Expected a generator of neuron:", static_cast<int>(resolve_device(index)), " but got one of ",
       chosen.device(), ". Make it with torch.Generator(device=tensor.device).");
   return static_cast<NeuronGenerator*>(chosen.unsafeGetGeneratorImpl());
+}
+
+namespace {
+
+void write_start(NeuronGenerator* generator, uint64_t count, void* target) {
+  const std::lock_guard<std::mutex> lock(generator->mutex_);
+  const uint64_t words[2] = {generator->current_seed(), generator->reserve(count) / kBlock};
+  std::memcpy(target, words, sizeof words);
+}
+
+// Pointers: start. Registers: device, count.
+int32_t draw_kernel(void* const* pointers, const int64_t* registers) {
+  write_start(
+      neuron_generator({}, static_cast<c10::DeviceIndex>(registers[0])),
+      static_cast<uint64_t>(registers[1]), pointers[0]);
+  return 0;
+}
+
+} // namespace
+
+void draw_start(const at::Tensor& start, const at::Generator& generator, uint64_t count) {
+  TORCH_CHECK_VALUE(
+      start.is_contiguous() && start.nbytes() == sizeof(uint64_t) * 2,
+      "The start of a random stream is 16 bytes of a contiguous tensor.");
+  const auto device = start.device().index();
+  if (generator.defined()) {
+    refuse_plan("it draws from a generator of its own");
+    return write_start(neuron_generator(generator, device), count, start.mutable_data_ptr());
+  }
+  call_kernel(
+      &draw_kernel, {start.mutable_data_ptr()}, 0, {device, static_cast<int64_t>(count)}, "random");
 }
 
 at::Generator host_generator(uint64_t seed, uint64_t offset) {

@@ -4,6 +4,7 @@
 #include "device.h"
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/GeneratorImpl.h>
 
 namespace trnx {
@@ -43,6 +44,11 @@ const at::Generator& default_generator(c10::DeviceIndex index);
 at::Generator new_generator(c10::DeviceIndex index);
 // `generator` as a NeuronGenerator, the device's default when it is undefined.
 NeuronGenerator* neuron_generator(const at::Generator& generator, c10::DeviceIndex index);
+
+// Reserves `count` numbers of a generator (the device's default when undefined) and writes where they
+// begin to `start`, uint32[4]: low and high word of the seed, of the first block's number. A plan
+// that draws from the default generator reserves anew at every call.
+void draw_start(const at::Tensor& start, const at::Generator& generator, uint64_t count);
 
 // A CPU generator whose stream of numbers is a function of (seed, offset) alone.
 at::Generator host_generator(uint64_t seed, uint64_t offset);

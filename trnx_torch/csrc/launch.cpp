@@ -51,6 +51,34 @@ void KeyBytes::add(const c10::IValue& value) {
     for (const auto item : list) {
       add_plain(*this, item);
     }
+  } else if (value.isDoubleList()) {
+    add(uint8_t{7});
+    const auto list = value.toDoubleVector();
+    add_plain(*this, list.size());
+    for (const auto item : list) {
+      add_plain(*this, item);
+    }
+  } else if (value.isBoolList()) {
+    add(uint8_t{8});
+    const auto list = value.toBoolList();
+    add_plain(*this, list.size());
+    for (size_t i = 0; i < list.size(); ++i) {
+      add(static_cast<uint8_t>(list.get(i) ? 1 : 0));
+    }
+  } else if (value.isDevice()) {
+    add(uint8_t{9});
+    add(static_cast<uint8_t>(value.toDevice().type()));
+    add(static_cast<uint8_t>(value.toDevice().index()));
+  } else if (value.isComplexDouble()) {
+    add(uint8_t{10});
+    add_plain(*this, value.toComplexDouble());
+  } else if (value.isList()) {
+    add(uint8_t{11});
+    const auto list = value.toListRef();
+    add_plain(*this, list.size());
+    for (const auto& item : list) {
+      add(item);
+    }
   } else {
     TORCH_CHECK_NOT_IMPLEMENTED(
         false, "A device kernel cannot take an option of kind ", value.tagKind(),

@@ -6,14 +6,17 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <shared_mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,6 +26,7 @@ namespace trnx {
 // `registers`: sizes, then strides in elements per operand (each family says which). Returns 0, or a
 // status that becomes an error.
 using KernelFunction = int32_t (*)(void* const* pointers, const int64_t* registers);
+constexpr int32_t kIndexOutOfRange = 101; // a status: becomes an IndexError
 
 // How an operand lies along the innermost dimension. Only this part of its strides is in the key.
 enum class Layout : uint8_t {
@@ -73,6 +77,10 @@ class KeyBytes {
   void add(Layout layout) {
     add(static_cast<uint8_t>(layout));
   }
+  void add(int64_t value) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
+    bytes_.append(bytes, bytes + sizeof value);
+  }
   // A value of any kind an operator's option can have.
   void add(const c10::IValue& value);
 
@@ -118,11 +126,22 @@ class KernelTable {
   ska::flat_hash_map<KeyBytes, KernelFunction, KeyHash> kernels_;
 };
 
-// Calls a kernel; a status other than 0 is an error that names the operator.
+class Recorder;
+extern thread_local Recorder* active_recorder; // plan.h
+void record_launch(
+    KernelFunction kernel, c10::ArrayRef<void*> pointers, size_t scalars,
+    c10::IntArrayRef registers);
+
+// Calls a kernel; a status other than 0 is an error that names the operator. The last `scalars`
+// pointers are numbers of up to 16 bytes that are gone after the call.
 inline void call_kernel(
-    KernelFunction kernel, void* const* pointers, const int64_t* registers,
-    const std::string& op) {
-  const int32_t status = kernel(pointers, registers);
+    KernelFunction kernel, c10::ArrayRef<void*> pointers, size_t scalars,
+    c10::IntArrayRef registers, const std::string& op) {
+  if (C10_UNLIKELY(active_recorder != nullptr)) {
+    record_launch(kernel, pointers, scalars, registers);
+  }
+  const int32_t status = kernel(pointers.data(), registers.data());
+  TORCH_CHECK_INDEX(status != kIndexOutOfRange, op, ": index out of range in self");
   TORCH_CHECK(
       status == 0, op, ": the device kernel stopped with status ", status,
       ". Run with TRNX_CHECK=1 for more.");
@@ -141,6 +160,7 @@ void replace_kernel(const std::string& op, c10::KernelFunction kernel);
 struct PointwiseOptions {
   // Arguments whose dtypes decide the compute dtype; empty: all tensor inputs.
   std::vector<std::string> promote;
+  bool converts = false; // results may have any dtype, as those of a copy
   bool integers_to_float = false; // compute (and return) float for integer and bool inputs
   // Dtype of a fresh output: Undefined means the compute dtype.
   c10::ScalarType output = c10::ScalarType::Undefined;
@@ -150,6 +170,7 @@ void register_pointwise(const std::string& op, PointwiseOptions options, KernelM
 enum class ReductionOutput : uint8_t { Same, Sum, Float, Bool, Int64 };
 struct ReductionOptions {
   std::vector<ReductionOutput> outputs; // one rule per output
+  std::optional<double> empty; // what reducing no element gives
   bool ordered = false; // reduced dimensions keep the order of the argument (index results)
 };
 void register_reduction(const std::string& op, ReductionOptions options, KernelMaker maker);
@@ -157,5 +178,13 @@ void register_reduction(const std::string& op, ReductionOptions options, KernelM
 void register_matmul(const std::string& op, KernelMaker maker);
 
 void register_rowwise(const std::string& op, KernelMaker maker);
+
+// Runs an operator in Python: takes its arguments from the stack and pushes its results; false if
+// Python has no device kernel for them, and then the stack is as it was.
+using PythonOperator =
+    std::function<bool(const c10::OperatorHandle& op, torch::jit::Stack* stack)>;
+void register_program(const std::string& op, PythonOperator function);
+// Calls that ran in Python, and calls that repeated a plan, per operator.
+std::vector<std::tuple<std::string, int64_t, int64_t>> program_counts();
 
 } // namespace trnx

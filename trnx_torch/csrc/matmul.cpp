@@ -61,8 +61,7 @@ class MatmulKernel final : public c10::OperatorKernel {
   }
 
  private:
-  // False if there is no device kernel; wrong shapes are left to torch, which has the texts, and
-  // so are sums over nothing.
+  // False if there is no device kernel; wrong shapes are left to torch, which has the texts.
   bool run(const Stack& stack, Tensor& output) {
     const auto begin = stack.size() - roles_.size();
     const bool has_addend = inputs_.size() == 3;
@@ -77,7 +76,8 @@ class MatmulKernel final : public c10::OperatorKernel {
     const bool fits = (rank == 2 || rank == 3) && right.dim() == rank &&
         left.size(-1) == right.size(-2) && (rank == 2 || left.size(0) == right.size(0)) &&
         left.scalar_type() == right.scalar_type();
-    if (!fits || left.size(-1) == 0) {
+    const bool sums_nothing = fits && left.size(-1) == 0;
+    if (!fits || (sums_nothing && (has_addend || output_ >= 0))) {
       return false;
     }
     const int64_t batch = rank == 3 ? left.size(0) : 1;
@@ -111,6 +111,10 @@ class MatmulKernel final : public c10::OperatorKernel {
           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), left.scalar_type(), std::nullopt);
     }
 
+    if (sums_nothing) {
+      output.zero_();
+      return true;
+    }
     c10::SmallVector<int64_t, 16> registers{batch, m, n, k};
     const auto add_strides = [&](const Tensor& tensor) {
       registers.push_back(rank == 3 && tensor.size(0) != 1 ? tensor.stride(0) : 0);
@@ -142,7 +146,7 @@ class MatmulKernel final : public c10::OperatorKernel {
       pointers.push_back(values[0].bytes);
       pointers.push_back(values[1].bytes);
     }
-    call_kernel(kernel, pointers.data(), registers.data(), op_);
+    call_kernel(kernel, pointers, has_addend ? 2 : 0, registers, op_);
     return true;
   }
 

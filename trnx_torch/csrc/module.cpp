@@ -6,6 +6,7 @@
 #include "device.h"
 #include "fallback.h"
 #include "generator.h"
+#include "plan.h"
 #include "storage_ops.h"
 #include "tracking.h"
 
@@ -79,6 +80,7 @@ PYBIND11_MODULE(_C, m) {
   m.def(
       "reserve_random",
       [](const std::optional<at::Generator>& generator, int index, uint64_t count) {
+        trnx::refuse_plan("it draws random numbers");
         auto* chosen = trnx::neuron_generator(
             generator.value_or(at::Generator()), static_cast<c10::DeviceIndex>(index));
         const std::lock_guard<std::mutex> lock(chosen->mutex_);
@@ -86,6 +88,13 @@ PYBIND11_MODULE(_C, m) {
         return std::make_pair(chosen->current_seed(), offset);
       },
       py::arg("generator"), py::arg("index"), py::arg("count"));
+
+  m.def(
+      "draw_start",
+      [](const at::Tensor& start, const std::optional<at::Generator>& generator, uint64_t count) {
+        trnx::draw_start(start, generator.value_or(at::Generator()), count);
+      },
+      py::arg("start"), py::arg("generator"), py::arg("count"));
 
   m.def("executed_ops", [] {
     py::dict counts;

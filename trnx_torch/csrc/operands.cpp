@@ -14,7 +14,10 @@ std::vector<ArgumentRole> argument_roles(const c10::FunctionSchema& schema) {
       type = optional->getElementType();
     }
     const auto list_type = type->cast<c10::ListType>();
-    const auto element = list_type ? list_type->getElementType() : type;
+    auto element = list_type ? list_type->getElementType() : type;
+    if (const auto optional = element->cast<c10::OptionalType>()) {
+      element = optional->getElementType(); // indices: a list of tensors and gaps
+    }
     const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
     Role role = Role::Option;
     bool list = false;

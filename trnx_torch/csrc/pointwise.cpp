@@ -287,7 +287,7 @@ class PointwiseKernel final : public c10::OperatorKernel {
       for (const auto& input : item.inputs) {
         pointers.push_back(const_cast<void*>(input.const_data_ptr()));
       }
-      call(kernel, pointers, registers.data(), item, compute);
+      call(kernel, pointers, registers.data(), 1, item, compute);
     }
     return true;
   }
@@ -334,15 +334,15 @@ class PointwiseKernel final : public c10::OperatorKernel {
       for (int i = 0; i < operands; ++i) {
         pointers.push_back(iterator.data_ptr(i));
       }
-      call(kernel, pointers, registers.data(), item, compute);
+      call(kernel, pointers, registers.data(), rank, item, compute);
     }
     return true;
   }
 
-  static void check_output_dtypes(const Item& item, ScalarType fresh) {
+  void check_output_dtypes(const Item& item, ScalarType fresh) const {
     for (const auto& output : item.outputs) {
       TORCH_CHECK(
-          !output.defined() || c10::canCast(fresh, output.scalar_type()), "result type ", fresh,
+          !output.defined() || options_.converts || c10::canCast(fresh, output.scalar_type()), "result type ", fresh,
           " can't be cast to the desired output type ", output.scalar_type());
     }
   }
@@ -432,15 +432,17 @@ class PointwiseKernel final : public c10::OperatorKernel {
 
   template <typename Pointers>
   void call(
-      KernelFunction kernel, Pointers& pointers, const int64_t* registers, const Item& item,
-      ScalarType compute) {
+      KernelFunction kernel, Pointers& pointers, const int64_t* registers, int64_t rank,
+      const Item& item, ScalarType compute) {
     std::array<ScalarValue, kMaxScalars> values;
     TORCH_INTERNAL_ASSERT(item.scalars.size() <= kMaxScalars);
     for (size_t i = 0; i < item.scalars.size(); ++i) {
       store_number(item.scalars[i], scalar_dtype(compute), values[i].bytes);
       pointers.push_back(values[i].bytes);
     }
-    call_kernel(kernel, pointers.data(), registers, op_);
+    call_kernel(
+        kernel, pointers, item.scalars.size(),
+        c10::IntArrayRef(registers, rank * (1 + item.outputs.size() + item.inputs.size())), op_);
   }
 
   void finish_list(Stack* stack, std::vector<std::vector<Tensor>>&& results) const {

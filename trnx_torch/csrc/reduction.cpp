@@ -146,10 +146,6 @@ class ReductionKernel final : public c10::OperatorKernel {
     if (input.device().type() != kNeuron || input.dim() > static_cast<int64_t>(kMaxDims)) {
       return false;
     }
-    // Reducing nothing is an error for some operators and a constant for others: torch knows.
-    if (input.numel() == 0) {
-      return false;
-    }
     const auto asked = dtype_ >= 0 && !stack[begin + dtype_].isNone()
         ? stack[begin + dtype_].toScalarType()
         : ScalarType::Undefined;
@@ -184,6 +180,10 @@ class ReductionKernel final : public c10::OperatorKernel {
       if (!given.empty() && !c10::canCast(dtype, dtypes.back())) {
         return false;
       }
+    }
+
+    if (input.numel() == 0) {
+      return reduce_nothing(input, shape, dtypes, given, outputs);
     }
 
     // With fresh outputs the strides over all dimensions are those of a contiguous tensor.
@@ -247,14 +247,35 @@ class ReductionKernel final : public c10::OperatorKernel {
     }
     pointers.push_back(const_cast<void*>(input.const_data_ptr()));
     std::vector<ScalarValue> values(roles_.size());
+    size_t scalars = 0;
     for (size_t i = 0; i < roles_.size(); ++i) {
       if (roles_[i].role == Role::Scalar && !stack[begin + i].isNone()) {
         store_number(
             stack[begin + i].toScalar(), scalar_dtype(input.scalar_type()), values[i].bytes);
         pointers.push_back(values[i].bytes);
+        ++scalars;
       }
     }
-    call_kernel(kernel, pointers.data(), registers.data(), op_);
+    call_kernel(kernel, pointers, scalars, registers, op_);
+    return true;
+  }
+
+  // Without elements there is nothing to launch. False where torch says what that means.
+  bool reduce_nothing(
+      const Tensor& input, c10::IntArrayRef shape, const c10::SmallVector<ScalarType, 2>& dtypes,
+      const c10::SmallVector<Tensor, 2>& given, c10::SmallVector<Tensor, 2>& outputs) const {
+    const bool some = c10::multiply_integers(shape) != 0;
+    if (!given.empty() || !options_.empty.has_value() || (some && dtypes.size() != 1)) {
+      return false;
+    }
+    for (const auto dtype : dtypes) {
+      outputs.emplace_back(at::detail::empty_generic(
+          shape, device_allocator(input.device().index()),
+          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype, std::nullopt));
+    }
+    if (some) {
+      outputs[0].fill_(*options_.empty);
+    }
     return true;
   }
 
@@ -266,7 +287,9 @@ class ReductionKernel final : public c10::OperatorKernel {
   KernelFunction find(
       const Stack& stack, size_t begin, const Tensor& input,
       const c10::SmallVector<ScalarType, 2>& dtypes, const Dims& kept, const Dims& reduced) {
-    const auto input_layout = layout_of(reduced.back().input);
+    // Nothing is gained by knowing that a reduced dimension is broadcast: it is read as any other.
+    const auto input_layout =
+        reduced.back().input == 1 ? Layout::Contiguous : Layout::Strided;
     const auto output_layout = layout_of(kept.back().output);
     const auto is_option = [&](size_t i) {
       const int index = static_cast<int>(i);

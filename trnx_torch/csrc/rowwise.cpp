@@ -76,7 +76,8 @@ class RowwiseKernel final : public c10::OperatorKernel {
       }
       operands.push_back(&tensor);
     }
-    if (first.device().type() != kNeuron || first.numel() == 0) {
+    const bool nothing = first.numel() == 0;
+    if (first.device().type() != kNeuron || (nothing && output_ >= 0)) {
       return false;
     }
     const auto dtype = output_dtype(stack, begin, first);
@@ -96,6 +97,9 @@ class RowwiseKernel final : public c10::OperatorKernel {
       output = at::detail::empty_generic(
           first.sizes(), device_allocator(first.device().index()),
           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype, std::nullopt);
+    }
+    if (nothing) {
+      return true;
     }
     operands[0] = &output;
 
@@ -140,7 +144,7 @@ class RowwiseKernel final : public c10::OperatorKernel {
     for (size_t i = 1; i < operands.size(); ++i) {
       pointers[i] = const_cast<void*>(operands[i]->const_data_ptr());
     }
-    call_kernel(kernel, pointers.data(), registers.data(), op_);
+    call_kernel(kernel, {pointers.data(), operands.size()}, 0, registers, op_);
     return true;
   }
 

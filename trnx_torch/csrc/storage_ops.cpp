@@ -5,6 +5,8 @@
 #include "device.h"
 #include "fallback.h"
 #include "launch.h"
+#include "movement.h"
+#include "plan.h"
 #include "tracking.h"
 
 #include <ATen/EmptyTensor.h>
@@ -110,6 +112,17 @@ void fill_strided(
   }
 }
 
+// The fill as a kernel, so that a plan can repeat it. Pointers: elements, value. Registers: bytes per
+// element, number of dimensions, sizes, strides.
+int32_t fill_kernel(void* const* pointers, const int64_t* registers) {
+  const auto size = static_cast<size_t>(registers[0]);
+  const auto rank = static_cast<size_t>(registers[1]);
+  fill_strided(
+      static_cast<char*>(pointers[0]), IntArrayRef(registers + 2, rank),
+      IntArrayRef(registers + 2 + rank, rank), size, pointers[1]);
+  return 0;
+}
+
 OpCounts& counts_of(const char* name) {
   return op_counts(name);
 }
@@ -121,12 +134,15 @@ Tensor& fill_with(Tensor& self, const c10::Scalar& value, OpCounts& counts) {
   }
   alignas(16) std::array<char, kLargestElement> bytes{};
   store_number(self.is_neg() ? -value : value, self.scalar_type(), bytes.data());
-  auto* data = static_cast<char*>(self.data_ptr());
+  c10::SmallVector<int64_t, 12> registers{static_cast<int64_t>(self.element_size())};
   if (self.is_non_overlapping_and_dense()) {
-    fill_row(data, self.numel(), 1, self.element_size(), bytes.data());
+    registers.insert(registers.end(), {1, self.numel(), 1});
   } else {
-    fill_strided(data, self.sizes(), self.strides(), self.element_size(), bytes.data());
+    registers.push_back(self.dim());
+    registers.append(self.sizes().begin(), self.sizes().end());
+    registers.append(self.strides().begin(), self.strides().end());
   }
+  call_kernel(&fill_kernel, {self.mutable_data_ptr(), bytes.data()}, 1, registers, counts.name);
   return self;
 }
 
@@ -171,6 +187,7 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& target) {
 }
 
 c10::Scalar local_scalar(const Tensor& self) {
+  refuse_plan("it reads a value");
   return at::native::_local_scalar_dense_cpu(as_cpu(self));
 }
 
@@ -210,16 +227,54 @@ Tensor efficient_zero_tensor(
 
 void record_stream(Tensor&, c10::Stream) {}
 
+// Dtypes that elementwise kernels convert between.
+bool computes_with(const Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case ScalarType::Bool:
+    case ScalarType::Byte:
+    case ScalarType::Char:
+    case ScalarType::Short:
+    case ScalarType::Int:
+    case ScalarType::Long:
+    case ScalarType::Half:
+    case ScalarType::BFloat16:
+    case ScalarType::Float:
+      return !tensor.is_neg();
+    default:
+      return false;
+  }
+}
+
+void convert_on_device(const Tensor& source, const Tensor& target) {
+  static const auto copy = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("trnx::copy", "out")
+                               .typed<Tensor&(const Tensor&, Tensor&)>();
+  auto written = target;
+  copy.redispatch(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), source, written);
+}
+
+Tensor& copy_on_host(const Tensor& source, Tensor& target) {
+  return at::native::copy_(target, source, false);
+}
+
 } // namespace
 
 void copy_values(const Tensor& source, const Tensor& target) {
   if (target.numel() == 0) {
     return;
   }
-  const bool plain = source.scalar_type() == target.scalar_type() &&
-      source.strides() == target.strides() && source.is_non_overlapping_and_dense() &&
+  const bool same = source.scalar_type() == target.scalar_type() &&
       source.is_conj() == target.is_conj() && source.is_neg() == target.is_neg();
-  if (plain) {
+  if (source.device() == target.device() && source.device().type() == kNeuron) {
+    if (same) {
+      return move_elements(source, target);
+    }
+    if (computes_with(source) && computes_with(target)) {
+      return convert_on_device(source, target);
+    }
+  }
+  refuse_plan("it copies from or to the host");
+  if (same && source.strides() == target.strides() && source.is_non_overlapping_and_dense()) {
     std::memmove(target.mutable_data_ptr(), source.const_data_ptr(), target.nbytes());
     return;
   }
@@ -229,6 +284,11 @@ void copy_values(const Tensor& source, const Tensor& target) {
 
 void register_storage_ops() {
   using c10::DispatchKey;
+  // A converting copy as an elementwise operator: its kernels are made like all others.
+  static auto* own = new torch::Library(
+      torch::Library::FRAGMENT, "trnx", std::nullopt, __FILE__, __LINE__);
+  own->def("copy.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)");
+  own->impl("copy.out", c10::DispatchKey::CPU, torch::CppFunction(&copy_on_host));
   static auto* library =
       new torch::Library(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1, __FILE__, __LINE__);
   auto& m = *library;

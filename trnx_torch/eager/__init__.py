@@ -11,9 +11,31 @@ def register() -> None:
     if _registered:
         return
     _registered = True
-    from trnx_torch.eager import loss, matmul, pointwise, reduction
+    from trnx_torch.eager import (
+        cumulative,
+        decomposed,
+        derived,
+        factories,
+        indexing,
+        loss,
+        matmul,
+        movement,
+        ordering,
+        pointwise,
+        program,
+        random,
+        reduction,
+        resample,
+        windows,
+    )
 
     pointwise.register()
     reduction.register()
     matmul.register()
     loss.register()
+    derived.register(pointwise.DEFINED)
+    for family in (movement, factories, indexing, ordering, cumulative, random, windows, resample):
+        family.register()
+    program.register()
+    # PyTorch's decompositions take what is left.
+    decomposed.register()

@@ -17,6 +17,9 @@ from trnx_torch.registration import Kernel, KernelRequest
 
 Value = Any
 
+DEFINED: set[str] = set()
+"""Full names of the operators that have an elementwise kernel."""
+
 
 def _make(formula: Formula, no_bool: bool) -> Callable[[KernelRequest], Kernel | None]:
     def make(request: KernelRequest) -> Kernel | None:
@@ -53,6 +56,7 @@ def define(
 
     ``no_bool``: torch refuses bool tensors, as it does in a subtraction.
     """
+    DEFINED.update(f"aten::{op}" for op in ops)
     registration.pointwise(
         *(f"aten::{op}" for op in ops),
         promote=promote,
@@ -160,6 +164,12 @@ def _arithmetic() -> None:
 
 
 def _functions() -> None:
+    define(
+        lambda self, exponent: np.power(self, exponent),
+        "pow.Scalar",
+        "pow.Scalar_out",
+        promote=("self", "exponent"),
+    )
     for name, fn in (("neg", np.negative), ("abs", np.abs), ("sign", np.sign), ("relu", nn.relu)):
         _unary(name, fn)
     for name, fn in (
@@ -200,6 +210,15 @@ def _comparisons() -> None:
         lambda condition, self, other: np.where(condition != 0, self, other),
         *_overloads("where", ".self", ".self_out"),
         promote=("self", "other"),
+    )
+
+
+def _masks() -> None:
+    define(
+        lambda self, mask, value: np.where(mask != 0, value, self),
+        *_overloads("masked_fill", ".Scalar", ".Tensor"),
+        *_overloads("masked_fill_", ".Scalar", ".Tensor"),
+        promote=("self",),
     )
 
 
@@ -276,9 +295,11 @@ def _backwards() -> None:
 
 
 def register() -> None:
-    """Registers every elementwise operator."""
+    """Registers every elementwise operator, and the copy that converts or changes strides."""
+    registration.pointwise("trnx::copy.out", converts=True)(_make(lambda self: self, no_bool=False))
     _arithmetic()
     _functions()
     _comparisons()
+    _masks()
     _updates()
     _backwards()
