@@ -12,7 +12,7 @@ import pytest
 import trnx
 import trnx.numpy as tnp
 from tests.ops.padding import garbage
-from trnx.core import DimError, UnsupportedError, dim, eval_program, evaluate, make_aval
+from trnx.core import DimError, dim, eval_program, evaluate, make_aval
 from trnx.core.tracing import trace_program
 from trnx.transforms import grad, pad_program
 
@@ -116,8 +116,6 @@ def test_padded_equals_exact(name: str) -> None:
     [
         (lambda x: x + tnp.ones(5), DimError, "n == 5"),
         (lambda x: x[7], DimError, "n"),
-        (lambda x: tnp.cumsum(x), UnsupportedError, "cumsum over the symbolic size n"),
-        (lambda x: tnp.prod(x), UnsupportedError, "prod over the symbolic size n"),
         (lambda x: tnp.zeros(int(x.shape[0])), DimError, "Size n is symbolic"),
     ],
 )
@@ -125,3 +123,13 @@ def test_what_sizes_do_not_decide(function: Any, error: Any, text: str) -> None:
     """A question the bounds leave open is an error with the user's line, never a guess."""
     with pytest.raises(error, match=f"(?s){text}.*at test_symbolic.py"):
         trace_program(lambda x: [function(x)], [make_aval((N,), "f32")])
+
+
+@pytest.mark.parametrize("function", [tnp.prod, tnp.cumsum, tnp.cumprod])
+def test_products_and_running_sums_of_any_size(function: Any) -> None:
+    """One trace of a symbolic size gives the results of every size."""
+    jitted = trnx.jit(function, dynamic={0: "n"})
+    for size in (1, 5):
+        x = np.linspace(0.5, 1.5, size).astype(np.float32)
+        want = {tnp.prod: np.prod, tnp.cumsum: np.cumsum, tnp.cumprod: np.cumprod}[function](x)
+        np.testing.assert_allclose(np.asarray(jitted(x)), want, rtol=1e-5)
