@@ -70,6 +70,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "cumsum": (lambda a: a.cumsum(1), (X,)),
     "cumprod": (lambda a: a.cumprod(2), (X,)),
     "logcumsumexp": (lambda a: torch.logcumsumexp(a, 1), (X,)),
+    "prod": (lambda a: (a.prod(), a.prod(1)), (X,)),
     "tril": (lambda a: a.tril(1), (X,)),
     "var": (lambda a: a.var((0, 2), correction=2), (X,)),
     "std_mean": (lambda a: torch.std_mean(a, 1), (X,)),
@@ -118,7 +119,8 @@ def host(value: Any) -> Any:
 DAILY = frozenset({
     "cat", "roll", "flip", "transposed copy", "reflection_pad2d", "index", "index apart", "mask",
     "index_put", "index_add", "gather", "scatter", "scatter_add", "nonzero", "embedding", "cumsum",
-    "tril", "var", "max with place", "all of nothing", "sum of nothing", "layer_norm", "conv2d",
+    "prod", "tril", "var",
+    "max with place", "all of nothing", "sum of nothing", "layer_norm", "conv2d",
     "max_pool2d", "avg_pool2d", "bilinear", "mse_loss", "atan2",
 })  # fmt: skip
 

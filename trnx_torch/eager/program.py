@@ -171,10 +171,10 @@ def _compile(
     return _Program(kernel.address, names, results, kernel)
 
 
-def rule_function(name: str) -> Callable[..., Any]:
+def rule_function(name: str, exact: bool = False) -> Callable[..., Any]:
     """A function on tensors that runs the rule ``name`` of the compile backend on the device.
 
-    Numbers, lists and dtypes among the arguments are part of the program.
+    Numbers, lists and dtypes among the arguments are part of the program. ``exact``: see `run`.
     """
     rule = RULES[name]
 
@@ -202,19 +202,19 @@ def rule_function(name: str) -> Callable[..., Any]:
             results = list(result) if several else [result]
             return results if casts is None else [np.astype(r, casts[1]) for r in results]
 
-        results = run(name, traced, [leaves[i] for i in places], (str(tree), statics))
+        results = run(name, traced, [leaves[i] for i in places], (str(tree), statics), exact=exact)
         return tuple(results) if len(results) > 1 else results[0]
 
     return function
 
 
-def from_rules(*names: str) -> None:
+def from_rules(*names: str, exact: bool = False) -> None:
     """Register operators with the compile backend's rule as their device code."""
     for name in names:
         if name in RULES:
-            composite.define(name)(rule_function(name))
+            composite.define(name)(rule_function(name, exact))
 
 
 def register() -> None:
     """Registers the operators whose device code is a rule as it stands."""
-    from_rules("prod.default", "prod.dim_int")
+    from_rules("prod.default", "prod.dim_int", exact=True)
