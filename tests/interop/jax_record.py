@@ -6,11 +6,15 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = Path(__file__).with_name("jax_record.json")
 PAGE = ROOT / "docs" / "jax_support.md"
+
+JAX_VERSION = "0.10.2"
+"""The version whose harnesses the record is about."""
 
 Outcomes = Mapping[str, tuple[str, str]]
 
@@ -80,12 +84,10 @@ def write(outcomes: Outcomes) -> None:
     for group, found in by_group(outcomes).items():
         count = Counter(status for status, _ in found.values())
         entry: dict[str, object] = {"passed": count["passed"]}
-        for status in ("failed", "out of scope"):
+        for status in ("failed", "out of scope", "not implemented by JAX"):
             names = {n: r for n, (s, r) in sorted(found.items()) if s == status}
             if names:
                 entry[status] = names
-        if count["not implemented by JAX"]:
-            entry["not implemented by JAX"] = count["not implemented by JAX"]
         groups[group] = entry
     RECORD.write_text(json.dumps(groups, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(groups), encoding="utf-8")
@@ -95,6 +97,28 @@ def read() -> dict[str, dict[str, object]]:
     """The committed record: group -> passed count, failed and out of scope with reasons."""
     found: dict[str, dict[str, object]] = json.loads(RECORD.read_text(encoding="utf-8"))
     return found
+
+
+@cache
+def recorded(name: str) -> str:
+    """The recorded status of a harness."""
+    entry = read()[group_of(name)]
+    for status in ("failed", "out of scope", "not implemented by JAX"):
+        if name in dict(entry.get(status, {})):  # type: ignore[call-overload]
+            return status
+    return "passed"
+
+
+def counts(groups: Mapping[str, Mapping[str, object]]) -> tuple[int, int]:
+    """How many passed and how many failed."""
+    passed = sum(int(str(entry["passed"])) for entry in groups.values())
+    return passed, sum(len(dict(e.get("failed", {}))) for e in groups.values())  # type: ignore[call-overload]
+
+
+def size(entry: Mapping[str, object]) -> int:
+    """Number of harnesses of a group."""
+    others = ("failed", "out of scope", "not implemented by JAX")
+    return int(str(entry["passed"])) + sum(len(dict(entry.get(s, {}))) for s in others)  # type: ignore[call-overload]
 
 
 def page(groups: Mapping[str, Mapping[str, object]]) -> str:
