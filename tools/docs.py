@@ -245,6 +245,21 @@ def _performance(suite: str) -> Callable[[], str]:
     return generate
 
 
+def _torch_support(part: str) -> Callable[[], str]:
+    def generate() -> str:
+        from tests.torch.opinfo import sweep, table
+
+        writers = {
+            "differences": table.differences,
+            "modules": table.others,
+            "operators": table.operators,
+            "summary": table.summary,
+        }
+        return writers[part](sweep.load()) + "\n"
+
+    return generate
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "activations": _activations,
     "design-notes": _design_notes,
@@ -258,6 +273,10 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "performance-dispatch": _performance("dispatch"),
     "performance-host": _performance("host"),
     "program-constraints": _program_constraints,
+    "torch-differences": _torch_support("differences"),
+    "torch-modules": _torch_support("modules"),
+    "torch-operators": _torch_support("operators"),
+    "torch-summary": _torch_support("summary"),
 }
 """What writes each generated section."""
 

@@ -45,7 +45,7 @@ def outcomes() -> dict[str, str]:
             text=True,
             env=environment,
             cwd=ROOT,
-            timeout=600,
+            timeout=1800,
             check=False,
         )
         running = None

@@ -129,6 +129,7 @@ class Count:
         if self.tracking.fallbacks:
             return "fallback"
         bases = {n.split("::")[1].split(".")[0].strip("_") for n in self.tracking.executed}
+        bases -= {"copy_from", "copy_from_and_resize", "fill", "zero"}  # memory, set and moved
         return "native" if not bases or own.strip("_") in bases else "composite"
 
 

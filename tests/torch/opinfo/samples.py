@@ -153,7 +153,8 @@ def tolerance_of(op: Any) -> Tolerance:
         for decorator in getattr(entry, "decorators", ()):
             for dtype, allowed in getattr(decorator, "d", {}).items():
                 rtol, atol = found.get(dtype, (0.0, 0.0))
-                found[dtype] = max(rtol, allowed.rtol), max(atol, allowed.atol)
+                own = (0.0, allowed) if isinstance(allowed, float) else (allowed.rtol, allowed.atol)
+                found[dtype] = max(rtol, own[0]), max(atol, own[1])
     return found
 
 

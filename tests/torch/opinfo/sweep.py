@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = Path(__file__).with_name("results.json")
-PATIENCE = 240.0
+PATIENCE = 900.0
 """Seconds an entry may take before its worker is ended."""
 
 START = 1200.0
@@ -33,7 +33,7 @@ def _worker(kind: str, names: list[str], limit: int, parts: str) -> subprocess.P
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
         env=environment,
         cwd=ROOT,
@@ -50,19 +50,15 @@ def _lines(process: subprocess.Popen[str]) -> Iterator[str | None]:
             found.put(line)
         found.put(None)
 
-    def drain() -> None:
-        assert process.stderr is not None
-        for _ in process.stderr:
-            continue
-
     threading.Thread(target=read, daemon=True).start()
-    threading.Thread(target=drain, daemon=True).start()
     patience = START
     while True:
         try:
             line = found.get(timeout=patience)
         except queue.Empty:
             process.kill()
+            while found.get() is not None:
+                continue
             yield None
             return
         if line is None:
@@ -120,20 +116,20 @@ def _run(
     """Measure a batch, in as many processes as it takes."""
     todo = list(names)
     while todo:
-        process = _worker(kind, todo, limit, parts)
         running, began = None, time.monotonic()
-        for line in _lines(process):
-            if line is None:
-                break
-            word, _, rest = line.partition(" ")
-            name, _, text = rest.strip().partition(" ")
-            if word == "START":
-                running, began = name, time.monotonic()
-            elif word == "DONE":
-                done(name, json.loads(text))
-                todo.remove(name)
-                running = None
-        status = process.wait()
+        with _worker(kind, todo, limit, parts) as process:
+            for line in _lines(process):
+                if line is None:
+                    break
+                word, _, rest = line.partition(" ")
+                name, _, text = rest.strip().partition(" ")
+                if word == "START":
+                    running, began = name, time.monotonic()
+                elif word == "DONE":
+                    done(name, json.loads(text))
+                    todo.remove(name)
+                    running = None
+            status = process.wait()
         if running is not None:
             hang = time.monotonic() - began >= PATIENCE
             done(running, {"crash": "hang" if hang else f"crash with status {status}"})

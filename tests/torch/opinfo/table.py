@@ -44,7 +44,9 @@ def agreement(entries: dict[str, Entry], part: str) -> tuple[int, int, int, int]
 
 def summary(results: Results) -> str:
     """The figures as a Markdown table."""
-    lines = ["| what | samples that agree | entries without a difference | without fallback |"]
+    counts = [f"{len(results.get(kind, {}))} {kind}" for kind in PARTS]
+    lines = [f"Measured: {', '.join(counts)}.", ""]
+    lines += ["| what | samples that agree | entries without a difference | without fallback |"]
     lines.append("| --- | --- | --- | --- |")
     for kind, parts in PARTS.items():
         entries = results.get(kind, {})
