@@ -17,6 +17,7 @@ def net(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def test_graphs_of_live_functions() -> None:
+    gc.collect()  # graphs of tests before this one
     before = len(trnx_torch.get_compiled_graphs())
     compiled = torch.compile(lambda x, w: net(x, w), backend="neuron")
     x = torch.randn(8, 4, device="neuron")
