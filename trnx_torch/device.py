@@ -119,6 +119,13 @@ def is_initialized() -> bool:
     return module is not None and bool(module.is_initialized())
 
 
+def __getattr__(name: str) -> Any:
+    # Checkpointing saves the generators' states only of a module that has this one set.
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module 'torch.neuron' has no attribute {name!r}")
+
+
 def _is_in_bad_fork() -> bool:
     # Device memory is host memory, so a forked child may use the device.
     return False

@@ -50,7 +50,7 @@ def _is_small(x: Array) -> bool:
 def _known_small(x: Tracer) -> bool:
     """Looks at the equation that made the value: an index ramp, or a cast of a short integer."""
     trace = x._trace
-    var = getattr(x, "var", None)
+    var = getattr(x, "bound", None)
     made = getattr(trace, "made_by", {}).get(var)
     while made is not None:
         name = made.primitive.name

@@ -49,13 +49,6 @@ def test_views_in_front_of_a_host_call_are_copied(strange: Primitive) -> None:
     h.check(lambda x: strange.bind(op.transpose(x, (1, 0))), ((3, 4), "f32"))
 
 
-def test_complex_numbers_are_computed_on_the_host() -> None:
-    tiles = h.check(
-        op.mul, ((3,), "c64"), ((3,), "c64"), args=[np.array([1j, 2, 3 + 1j], "c8")] * 2
-    )
-    assert all(isinstance(call, HostCall) for call in tiles.calls)
-
-
 def test_scatter_into_a_long_axis() -> None:
     """Indices are clamped in fp32, which is exact below 2^24."""
     program = h.record(

@@ -46,9 +46,13 @@ def test_every_primitive_has_calls() -> None:
 
 
 def test_floats_are_differentiated() -> None:
-    """A primitive that declares derivatives has a call that the derivative columns run."""
+    """A primitive that declares derivatives has a call that the derivative columns run.
+
+    The columns take real numbers; parts of complex ones are differentiated against JAX in
+    tests/interop.
+    """
     for primitive in DECLARED:
-        if primitive.tests.grad_order:
+        if primitive.tests.grad_order and primitive.name not in ("complex", "real", "imag"):
             assert any(columns.differentiable(call) for call in calls(primitive)), primitive.name
 
 
