@@ -222,6 +222,19 @@ def pad_elementwise(primitive: Primitive) -> Callable[..., Any]:
     return rule
 
 
+# ---------------------------------------------------------------- derivatives
+def def_bilinear_jvp(primitive: Primitive) -> None:
+    """Enter the jvp of a product: the product with either operand replaced by its tangent."""
+
+    def left(t: Any, lhs: Any, rhs: Any, *, out: Any, **params: Any) -> Any:
+        return primitive.bind(t, rhs, **params)
+
+    def right(t: Any, lhs: Any, rhs: Any, *, out: Any, **params: Any) -> Any:
+        return primitive.bind(lhs, t, **params)
+
+    primitive.def_jvp(left, right)
+
+
 # ---------------------------------------------------------------- cost
 def elements(aval: Aval) -> int:
     """Number of elements of a static type."""

@@ -32,6 +32,7 @@ from trnx.ops._factories import (
     NumpyArray,
     check_axis,
     check_dtypes,
+    def_bilinear_jvp,
     elements,
     nbytes,
 )
@@ -146,15 +147,7 @@ dot_general_p = Primitive(
 )
 
 
-def _jvp(left: bool) -> Any:
-    def rule(t: Array, lhs: Array, rhs: Array, *, out: Array, **params: Any) -> Array:
-        operands = (t, rhs) if left else (lhs, t)
-        return dot_general_p.bind(*operands, **params)
-
-    return rule
-
-
-dot_general_p.def_jvp(_jvp(True), _jvp(False))
+def_bilinear_jvp(dot_general_p)
 
 
 @dot_general_p.def_transpose

@@ -41,6 +41,7 @@ from trnx.ops._factories import (
     INTEGER,
     NumpyArray,
     check_dtypes,
+    def_bilinear_jvp,
     elements,
     nbytes,
 )
@@ -208,15 +209,7 @@ conv_p = Primitive(
 )
 
 
-def _jvp(left: bool) -> Any:
-    def rule(t: Array, lhs: Array, rhs: Array, *, out: Array, **params: Any) -> Array:
-        operands = (t, rhs) if left else (lhs, t)
-        return conv_p.bind(*operands, **params)
-
-    return rule
-
-
-conv_p.def_jvp(_jvp(True), _jvp(False))
+def_bilinear_jvp(conv_p)
 
 
 # ---------------------------------------------------------------- gradients

@@ -30,6 +30,7 @@ from trnx.core import (
 from trnx.ops import functions as op
 from trnx.ops._factories import (
     BOOL,
+    COMPLEX,
     FLOAT,
     NOT_LINEAR,
     NUMBER,
@@ -176,7 +177,7 @@ def _cumulative(
 
 # ---------------------------------------------------------------- linear recurrence
 def _recurrence_abstract(a: Aval, b: Aval, *, axis: int, reverse: bool) -> Aval:
-    check_dtypes("linear_recurrence", (a, b), FLOAT)
+    check_dtypes("linear_recurrence", (a, b), FLOAT + COMPLEX)
     check_axis("linear_recurrence", b, axis)
     if not same_shape(a.shape, b.shape):
         raise ShapeError(
@@ -208,8 +209,8 @@ linear_recurrence_p = Primitive(
             OpCase((shape, shape), {"axis": axis, "reverse": reverse}, ((-1.1, 1.1), None))
             for shape, axis, reverse in _SHAPES
         ),
-        FLOAT,
-        {"f32": 1e-5, "f64": 2e-14, "bf16": 1.6e-2, "f16": 2e-3},
+        FLOAT + COMPLEX,
+        {"f32": 1e-5, "f64": 2e-14, "bf16": 1.6e-2, "f16": 2e-3, "c64": 1e-5, "c128": 2e-14},
         grad_order=2,
         floor=1.0,
     ),

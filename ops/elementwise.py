@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trnx.core import Aval, DTypeError, Linear, Primitive, dtypes, message
+from trnx.core import Aval, DTypeError, Linear, Primitive, Zero, aval_of, dtypes, message
 from trnx.ops import complex_functions
 from trnx.ops import functions as op
 from trnx.ops._factories import (
@@ -263,7 +263,8 @@ abs_p.abstract = _abs_abstract
 
 def _abs_jvp(t: Array, x: Array, *, out: Array) -> Array:
     if dtypes.is_complex(op.dtype_of(x)):
-        return op.real(op.mul(t, op.conj(op.sign(x))))
+        size = op.select(op.eq(out, 0), 1, out)
+        return op.div(op.real(op.mul(t, op.conj(x))), size)
     return op.mul(t, op.sign(x))
 
 
@@ -284,7 +285,22 @@ sign_p = unary(
     accepts=NUMBER,
     reference=_sign,
     tolerance={"c64": 5e-7, "c128": 1e-15},
+    grad_order=2,
 )
+
+
+def _sign_jvp(t: Array, x: Array, *, out: Array) -> Array:
+    """Steps have no derivative; the direction of a complex number turns: (t - s·Re(s̄t)) / |x|."""
+    if not dtypes.is_complex(op.dtype_of(x)):
+        return Zero(aval_of(out).strong())
+    size = op.abs(x)
+    along = op.real(op.mul(op.conj(out), t))
+    turned = op.sub(t, op.mul(out, op.make_complex(along, op.zeros_like(along))))
+    scale = op.select(op.eq(size, 0), 0, op.div(1, op.select(op.eq(size, 0), 1, size)))
+    return op.mul(turned, op.make_complex(scale, op.zeros_like(scale)))
+
+
+sign_p.def_jvp(_sign_jvp)
 
 
 @sign_p.def_composite

@@ -67,7 +67,14 @@ def _reference(x: NumpyArray, *, kind: str, lengths: tuple[int, ...]) -> NumpyAr
     return np.asarray(function(x, s=lengths, axes=axes)).astype(out.dtype)
 
 
-_REAL, _WHOLE = (dtypes.float32,), (dtypes.complex64,)
+_REAL, _WHOLE = (dtypes.float32, dtypes.float64), dtypes.COMPLEXES
+_CASES: tuple[tuple[tuple[int, ...], str, tuple[int, ...]], ...] = (
+    ((2, 5), "fft", (5,)),
+    ((3, 4), "ifft", (3, 4)),
+    ((2, 6), "rfft", (6,)),
+    ((2, 4), "irfft", (6,)),
+    ((4, 3), "irfft", (4, 5)),
+)
 fft_p = Primitive(
     "fft",
     abstract=_abstract,
@@ -75,15 +82,13 @@ fft_p = Primitive(
     "irfft to real results; inverses divide by the number of elements.",
     reference=_reference,
     tests=TestRecord(
-        (
-            OpCase(((2, 5),), {"kind": "fft", "lengths": (5,)}, dtypes=_WHOLE),
-            OpCase(((3, 4),), {"kind": "ifft", "lengths": (3, 4)}, dtypes=_WHOLE),
-            OpCase(((2, 6),), {"kind": "rfft", "lengths": (6,)}, dtypes=_REAL),
-            OpCase(((2, 4),), {"kind": "irfft", "lengths": (6,)}, dtypes=_WHOLE),
-            OpCase(((4, 3),), {"kind": "irfft", "lengths": (4, 5)}, dtypes=_WHOLE),
+        tuple(
+            OpCase((shape,), {"kind": kind, "lengths": lengths}, dtypes=(dtype,))
+            for shape, kind, lengths in _CASES
+            for dtype in (_REAL if kind == "rfft" else _WHOLE)
         ),
         (),
-        {"f32": 2e-6, "c64": 2e-6},
+        {"f32": 2e-6, "c64": 2e-6, "f64": 4e-15, "c128": 4e-15},
         grad_order=1,
         floor=1.0,
     ),

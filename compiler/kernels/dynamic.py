@@ -17,6 +17,7 @@ from trnx.compiler.kernels.registry import Kind, declare
 from trnx.compiler.kernels.row import LoweredKernel
 from trnx.compiler.kernels.scatter import EXACT_INDEX
 from trnx.compiler.kernels.space import StridedView, to_indices
+from trnx.compiler.kernels.support import require_static
 from trnx.compiler.targets import Target
 from trnx.compiler.tile.build import KernelBuilder
 from trnx.compiler.tile.expr import Index, add, mul, symbols
@@ -53,15 +54,7 @@ def lower_dynamic(
         LoweringError: a size is only known at run time.
     """
     name = equation.primitive.name
-    for atom in (*equation.inputs, *equation.outputs):
-        if any(not isinstance(size, int) for size in to_indices(atom.aval.shape)):
-            raise LoweringError(
-                message(
-                    f"{name} of run-time sizes has no kernel",
-                    source,
-                    "Use static sizes or bucketed dimensions",
-                )
-            )
+    require_static(equation, source)
     builder = KernelBuilder(name, target.name, source=source)
     lowering = _Dynamic(builder, Params(builder, {}), equation, views, target, source, in_place)
     for register in sorted(lowering.index_symbols()):

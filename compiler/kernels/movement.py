@@ -15,11 +15,12 @@ from trnx.compiler.kernels.group import Access, Graph, Node, Store, merge_axes
 from trnx.compiler.kernels.registry import Kind, declare
 from trnx.compiler.kernels.row import LoweredKernel, emit_graph
 from trnx.compiler.kernels.space import Axis, StridedView, to_indices
+from trnx.compiler.kernels.support import require_static
 from trnx.compiler.targets import Target
 from trnx.compiler.tile.build import KernelBuilder
 from trnx.compiler.tile.expr import Index, add, mul
 from trnx.compiler.tile.ir import Span, row_major
-from trnx.core import Atom, Equation, Literal, LoweringError, Source, Var, message
+from trnx.core import Atom, Equation, Literal, Source, Var
 
 declare(Kind.MOVEMENT, "concatenate", "pad")
 
@@ -86,15 +87,7 @@ def lower_movement(
     equation: Equation, views: Mapping[Var, StridedView], target: Target, source: Source | None
 ) -> LoweredKernel:
     """One kernel for a concatenation or a padding."""
-    for var in (*equation.inputs, *equation.outputs):
-        if any(not isinstance(s, int) for s in to_indices(var.aval.shape)):
-            raise LoweringError(
-                message(
-                    f"{equation.primitive.name} of run-time sizes has no kernel",
-                    source,
-                    "Use static sizes or bucketed dimensions",
-                )
-            )
+    require_static(equation, source)
     builder = KernelBuilder(equation.primitive.name, target.name, source=source)
     params = Params(builder, {})
     make = _concatenate if equation.primitive.name == "concatenate" else _pad

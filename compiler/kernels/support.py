@@ -9,7 +9,15 @@ import numpy as np
 
 from trnx.compiler.kernels.registry import Kind, kind_of
 from trnx.compiler.targets import Target
-from trnx.core import Equation, Program, cached_by_program, sub_programs
+from trnx.core import (
+    Equation,
+    LoweringError,
+    Program,
+    Source,
+    cached_by_program,
+    message,
+    sub_programs,
+)
 from trnx.core.dtypes import is_complex, is_integer
 from trnx.core.program import dim_variables
 
@@ -40,6 +48,22 @@ def kind_on(equation: Equation, target: Target) -> Kind:
     long = any(is_integer(d) and d.itemsize == 8 for d in _dtypes(equation))
     no_kernel = kind in (Kind.CONTRACTION, Kind.SCATTER)
     return Kind.HOST if long and no_kernel and not target.native_i64 else kind
+
+
+def require_static(equation: Equation, source: Source | None) -> None:
+    """Refuse an equation with run-time sizes, for kernels that unroll over their shapes.
+
+    Raises:
+        LoweringError: a size is only known at run time.
+    """
+    if not all(atom.aval.is_static for atom in (*equation.inputs, *equation.outputs)):
+        raise LoweringError(
+            message(
+                f"{equation.primitive.name} of run-time sizes has no kernel",
+                source,
+                "Use static sizes or bucketed dimensions",
+            )
+        )
 
 
 @cached_by_program

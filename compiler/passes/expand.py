@@ -7,13 +7,13 @@ equation as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from trnx.compiler.targets import Target
-from trnx.core import Aval, Params, Size, current_trace, primitives
+from trnx.core import Aval, Equation, Params, Size, Var, current_trace, primitives
 from trnx.core.dtypes import (
     float32,
     float64,
@@ -26,6 +26,7 @@ from trnx.core.dtypes import (
     is_unsigned_integer,
     uint32,
 )
+from trnx.core.tracing import RecordTracer
 from trnx.ops import functions as op
 
 Array: TypeAlias = Any
@@ -57,6 +58,17 @@ def expansion(*names: str) -> Callable[[Choose], Choose]:
 def composite_of(name: str) -> Callable[..., Array] | None:
     """The composite that a primitive's declaration gives."""
     return primitives[name].composite
+
+
+def maker_of(x: Array) -> Equation | None:
+    """The equation that made a value in the program being legalised; None for inputs and numbers.
+
+    Traces of other passes keep no such table, and then nothing is known.
+    """
+    if not isinstance(x, RecordTracer):
+        return None
+    made_by: Mapping[Var, Equation] = getattr(x._trace, "made_by", {})
+    return made_by.get(x.bound)
 
 
 # Rounding and periodic functions ----------------------------------------------------------------

@@ -73,6 +73,8 @@ def expansion_of(
         return lambda *operands, **params: _bilinear(primitive, operands, params)
     if name == "cumprod":
         return _running_product
+    if name == "linear_recurrence":
+        return _recurrence
     return primitive.composite
 
 
@@ -80,13 +82,28 @@ def _running_product(x: Array, *, axis: int, reverse: bool) -> Array:
     """Products of the last 1, 2, 4, ... elements, doubled until they reach the first one."""
     size, step = op.shape_of(x)[axis], 1
     while step < size:
-        kept = (step, size) if reverse else (0, size - step)
-        moved = op.slice_axis(x, *kept, axis)
-        low, high = [0] * len(op.shape_of(x)), [0] * len(op.shape_of(x))
-        (high if reverse else low)[axis] = step
-        x = op.mul(x, op.pad(moved, op.scalar_like(1, x), low, high))
+        x = op.mul(x, _earlier(x, step, axis, reverse, 1))
         step *= 2
     return x
+
+
+def _recurrence(a: Array, b: Array, *, axis: int, reverse: bool) -> Array:
+    """r[i] = a[i]·r[i-1] + b[i]: the steps of the last 1, 2, 4, ... elements, as one step each."""
+    size, step = op.shape_of(b)[axis], 1
+    while step < size:
+        b = op.add(b, op.mul(a, _earlier(b, step, axis, reverse, 0)))
+        a = op.mul(a, _earlier(a, step, axis, reverse, 1))
+        step *= 2
+    return b
+
+
+def _earlier(x: Array, step: int, axis: int, reverse: bool, fill: int) -> Array:
+    """The elements `step` places before, `fill` where there are none."""
+    size = op.shape_of(x)[axis]
+    kept = (step, size) if reverse else (0, size - step)
+    low, high = [0] * len(op.shape_of(x)), [0] * len(op.shape_of(x))
+    (high if reverse else low)[axis] = step
+    return op.pad(op.slice_axis(x, *kept, axis), op.scalar_like(fill, x), low, high)
 
 
 def _convert(x: Array, *, dtype: np.dtype[Any], weak: bool) -> Array:

@@ -22,9 +22,10 @@ from trnx.compiler.passes.expand import (
     _halves,
     as_is,
     expansion,
+    maker_of,
 )
 from trnx.compiler.targets import Target
-from trnx.core import Aval, Literal, Params, Tracer
+from trnx.core import Aval, Literal, Params
 from trnx.core.dtypes import (
     float32,
     int32,
@@ -33,6 +34,7 @@ from trnx.core.dtypes import (
     is_signed_integer,
     uint32,
 )
+from trnx.core.tracing import RecordTracer
 from trnx.ops import functions as op
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -40,37 +42,35 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 def _is_small(x: Array) -> bool:
     """Whether every value of an integer operand is known to be below 2^24 in size."""
-    if isinstance(x, Tracer):
+    if isinstance(x, RecordTracer):
         return _known_small(x)
     if isinstance(x, Literal):
         return abs(int(x.value)) < EXACT
     return abs(int(x)) < EXACT
 
 
-def _known_small(x: Tracer) -> bool:
+def _known_small(x: RecordTracer) -> bool:
     """Looks at the equation that made the value: an index ramp, or a cast of a short integer."""
-    trace = x._trace
-    var = getattr(x, "bound", None)
-    made = getattr(trace, "made_by", {}).get(var)
-    while made is not None:
-        name = made.primitive.name
-        if name == "iota":
-            size = made.params["shape"][made.params["axis"]]
-            return isinstance(size, int) and size <= EXACT
-        if name == "convert":
-            source = made.inputs[0].aval.dtype
-            return source.kind in "biu" and source.itemsize <= 2
-        if name == "and" and any(
-            isinstance(a, Literal) and 0 <= int(a.value) < EXACT for a in made.inputs
-        ):
-            return True
-        if name not in ("broadcast", "reshape", "transpose", "slice", "reverse"):
-            return False
-        origin = made.inputs[0]
-        if isinstance(origin, Literal):
-            return abs(int(origin.value)) < EXACT
-        made = trace.made_by.get(origin)  # type: ignore[attr-defined]
-    return False
+    made = maker_of(x)
+    if made is None:
+        return False
+    name = made.primitive.name
+    if name == "iota":
+        size = made.params["shape"][made.params["axis"]]
+        return isinstance(size, int) and size <= EXACT
+    if name == "convert":
+        source = made.inputs[0].aval.dtype
+        return source.kind in "biu" and source.itemsize <= 2
+    if name == "and" and any(
+        isinstance(a, Literal) and 0 <= int(a.value) < EXACT for a in made.inputs
+    ):
+        return True
+    if name not in ("broadcast", "reshape", "transpose", "slice", "reverse"):
+        return False
+    origin = made.inputs[0]
+    if isinstance(origin, Literal):
+        return abs(int(origin.value)) < EXACT
+    return _known_small(RecordTracer(x._trace, origin, x.source))
 
 
 def _is_plain(target: Target, dtype: Any) -> bool:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from trnx.compiler.kernels.sort import fits
-from trnx.compiler.passes.expand import Array, expansion
+from trnx.compiler.passes.expand import Array, expansion, maker_of
 from trnx.compiler.targets import Target
-from trnx.core import Aval, Params, Primitive, Tracer
+from trnx.core import Aval, Params, Primitive
 from trnx.core.dtypes import int32, is_complex
 from trnx.ops import functions as op
 
@@ -74,9 +74,7 @@ def _taken(x: Array, order: Array, axis: int) -> Array:
 
 def _is_place(x: Array, axis: int) -> bool:
     """Whether an operand counts 0, 1, 2, … along the axis, so that the order is its result."""
-    if not isinstance(x, Tracer):
-        return False
-    made = getattr(x._trace, "made_by", {}).get(getattr(x, "bound", None))
+    made = maker_of(x)
     return (
         made is not None
         and made.primitive.name == "iota"

@@ -62,8 +62,7 @@ class LegaliseTrace(RecordTrace):
         if expand_complex.is_involved(primitive, avals, params):
             return self._on_parts(primitive, operands, avals, params)
         if primitive.name in long_compare.COMPARISONS and not self.target.native_i64:
-            x, y = operands
-            compared = long_compare.by_words(primitive.name, x, y, self.made_by)
+            compared = long_compare.by_words(primitive.name, *operands)
             if compared is not None:
                 return [compared]
         expansion = find_expansion(primitive, avals, params, self.target)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from trnx.compiler.passes.expand import maker_of
 from trnx.core import Aval, Equation, Primitive, Var, aval_of
 from trnx.core.dtypes import int32, int64, is_integer
 from trnx.core.tracing import RecordTracer
@@ -38,32 +39,29 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 }  # fmt: skip
 _VIEWS: Final = frozenset({"broadcast", "reshape", "transpose", "slice", "reverse"})
 
-Makers = Mapping[Var, Equation]
 
-
-def by_words(name: str, x: Any, y: Any, made_by: Makers) -> Any:
+def by_words(name: str, x: Any, y: Any) -> Any:
     """A comparison of 64-bit integers in 32-bit operations.
 
     Args:
         name: the primitive's name.
         x: operand under the trace that records now.
         y: likewise.
-        made_by: its equations by result.
 
     Returns:
         The bools, or None when neither operand is short or the other is not in memory.
     """
     if not aval_of(x).dtype == aval_of(y).dtype == int64:
         return None
-    a, b = _short(x, made_by), _short(y, made_by)
+    a, b = _short(x), _short(y)
     if a is not None and b is not None:
         return _COMPARE[name](a, b)
     if a is not None:
         name, x, b = _MIRRORED[name], y, a
     if b is None:
         return None
-    low = _view_of_memory(x, made_by, lambda v: op.convert(v, int32))
-    high = _view_of_memory(x, made_by, lambda v: HIGH_WORD.bind(v))
+    low = _view_of_memory(x, lambda v: op.convert(v, int32))
+    high = _view_of_memory(x, lambda v: HIGH_WORD.bind(v))
     if low is None or high is None:
         return None
     fits = op.eq(high, op.select(op.lt(low, 0), np.int32(-1), np.int32(0)))
@@ -74,12 +72,12 @@ def by_words(name: str, x: Any, y: Any, made_by: Makers) -> Any:
     return op.select(fits, _COMPARE[name](low, b), beyond)
 
 
-def _short(x: Any, made_by: Makers) -> Any:
+def _short(x: Any) -> Any:
     """The operand as int32 when its value surely is one, else None."""
     if not isinstance(x, RecordTracer):
         number = np.asarray(x)
         return number.astype(int32)[()] if number == number.astype(int32) else None
-    made = made_by.get(x.bound)
+    made = maker_of(x)
     if made is None:
         return None
     if made.primitive.name == "convert":
@@ -88,22 +86,20 @@ def _short(x: Any, made_by: Makers) -> Any:
         if kind is None or kind.max > np.iinfo(int32).max:
             return None
         (atom,) = made.inputs
-        return (
-            op.convert(RecordTracer(x._trace, atom, x.source), int32)
-            if isinstance(atom, Var)
-            else None
-        )
-    return _through_view(x, made, lambda inner: _short(inner, made_by))
+        if not isinstance(atom, Var):
+            return None
+        return op.convert(RecordTracer(x._trace, atom, x.source), int32)
+    return _through_view(x, made, _short)
 
 
-def _view_of_memory(x: Any, made_by: Makers, word: Callable[[Any], Any]) -> Any:
+def _view_of_memory(x: Any, word: Callable[[Any], Any]) -> Any:
     """A word of an operand that is a program's input, or a view of one; else None."""
     if not isinstance(x, RecordTracer):
         return None
-    made = made_by.get(x.bound)
+    made = maker_of(x)
     if made is None:
         return word(x)
-    return _through_view(x, made, lambda inner: _view_of_memory(inner, made_by, word))
+    return _through_view(x, made, lambda inner: _view_of_memory(inner, word))
 
 
 def _through_view(x: RecordTracer, made: Equation, inner: Callable[[Any], Any]) -> Any:

@@ -22,6 +22,7 @@ Function = Callable[..., Sequence[Any]]
 _STEP = 1e-6
 # Central differences in f64: the step squared times a third derivative, and cancellation.
 _DIFFERENCE_BOUND = 2e-7
+_WIDE = (dtypes.float64, dtypes.complex128)
 
 
 def function_of(call: Call) -> Function:
@@ -77,12 +78,18 @@ def check_composite(call: Call) -> None:
 
 # ---------------------------------------------------------------- derivatives
 def differentiable(call: Call) -> list[int]:
-    """Operands to differentiate: the f64 ones, when the results that are not integers are too."""
+    """Operands to differentiate: the wide ones, when the results that are not integers are too."""
     outs = call.primitive.out_avals(call.avals, call.params)
     inexact = [aval.dtype for aval in outs if dtypes.is_inexact(aval.dtype)]
-    if not inexact or any(dtype != dtypes.float64 for dtype in inexact):
+    if not inexact or any(dtype not in _WIDE for dtype in inexact):
         return []
-    return [i for i, dtype in enumerate(call.dtypes) if dtype == dtypes.float64]
+    return [i for i, dtype in enumerate(call.dtypes) if dtype in _WIDE]
+
+
+def _draw(rng: np.random.Generator, shape: Sequence[int], dtype: Any) -> NumpyArray:
+    """Numbers in -1..1, both parts of complex ones."""
+    real = rng.uniform(-1, 1, shape)
+    return real + 1j * rng.uniform(-1, 1, shape) if dtype == dtypes.complex128 else real
 
 
 def _directional(function: Function, which: list[int]) -> Function:
@@ -119,7 +126,7 @@ def _difference(
 
 def _tangents(call: Call, which: list[int], seed: int) -> list[NumpyArray]:
     rng = np.random.default_rng([seed, call.number])
-    return [rng.uniform(-1, 1, call.case.shapes[i]) for i in which]
+    return [_draw(rng, call.case.shapes[i], call.dtypes[i]) for i in which]
 
 
 def tangents_of(call: Call) -> list[NumpyArray]:
@@ -165,7 +172,11 @@ def check_jvp(call: Call) -> None:
 
 
 def check_transpose(call: Call) -> None:
-    """Reverse mode is the adjoint of forward mode: <ct, J t> == <J^T ct, t>, per operand."""
+    """Reverse mode is the transpose of forward mode: <ct, J t> == <J^T ct, t>, per operand.
+
+    The product is the sum of products, of which only the real part counts: the convention of JAX,
+    in which nothing is conjugated and a complex number is linear over the real ones.
+    """
     record = call.primitive.tests
     which = differentiable(call)
     if record.grad_order == 0 or not which or {"jvp", "transpose"} & record.skips.keys():
@@ -184,14 +195,14 @@ def check_transpose(call: Call) -> None:
             assert flag or not np.any(tangent)
         out_tangents = [x for x, flag in zip(out_tangents, result.out_nonzero, strict=True) if flag]
         rng = np.random.default_rng([4, call.number])
-        cts = [rng.uniform(-1, 1, np.shape(x)) for x in out_tangents]
+        cts = [_draw(rng, np.shape(x), np.asarray(x).dtype) for x in out_tangents]
         grads = backward_pass(result.program, (True,) * len(chosen), [None] * len(chosen), cts)
         for i, grad in zip(chosen, grads, strict=True):
             if not isinstance(grad, Zero):
                 assert aval_of(grad).strong() == call.avals[i], f"cotangent type of {call.name}"
-        left = sum(float(np.sum(ct * x)) for ct, x in zip(cts, out_tangents, strict=True))
+        left = sum(float(np.sum(ct * x).real) for ct, x in zip(cts, out_tangents, strict=True))
         right = sum(
-            0.0 if isinstance(g, Zero) else float(np.sum(g * x))
+            0.0 if isinstance(g, Zero) else float(np.sum(g * x).real)
             for g, x in zip(grads, t, strict=True)
         )
         assert abs(left - right) <= 1e-9 * max(1.0, abs(left)), (call.name, chosen, left, right)

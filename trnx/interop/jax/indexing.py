@@ -59,6 +59,17 @@ def _operand_order(rank: int, batching: Sequence[int]) -> list[int]:
     return [*batching, *(d for d in range(rank) if d not in batching)]
 
 
+def _batch_first(
+    site: Site, batching: Sequence[int], index_batching: Sequence[int]
+) -> tuple[list[int], list[int], list[Any]]:
+    """The axes of operand and indices with batch axes in front, and the sizes of the latter."""
+    order = _operand_order(len(site.sizes(0)), list(batching))
+    index_shape = site.sizes(1)[:-1]
+    rest = [d for d in range(len(index_shape)) if d not in index_batching]
+    index_order = [*index_batching, *rest]
+    return order, index_order, [index_shape[d] for d in index_order]
+
+
 def _axes(
     arrays: list[Value], named: Sequence[int], order: Sequence[int], shape: Sequence[Any]
 ) -> tuple[list[Value], list[int]]:
@@ -108,18 +119,13 @@ def _gather(
     **_: Any,
 ) -> Value:
     numbers = dimension_numbers
-    batching = list(numbers.operand_batching_dims)
-    index_batching = list(numbers.start_indices_batching_dims)
-    batch = len(batching)
+    batch = len(numbers.operand_batching_dims)
     shape = site.sizes(0)
-    order = _operand_order(len(shape), batching)
+    index_batching = list(numbers.start_indices_batching_dims)
+    order, index_order, moved_shape = _batch_first(
+        site, numbers.operand_batching_dims, index_batching
+    )
     arrays = _index_arrays(indices, index_batching)
-    index_shape = site.sizes(1)[:-1]
-    index_order = [
-        *index_batching,
-        *(d for d in range(len(index_shape)) if d not in index_batching),
-    ]
-    moved_shape = [index_shape[d] for d in index_order]
     if len(order) == batch:  # every axis is a batch axis: one element each
         out = op.broadcast(op.transpose(x, order), moved_shape, range(batch))
         sizes: list[int] = []
@@ -136,8 +142,8 @@ def _gather(
     kept = [d for d in order[batch:] if d not in numbers.collapsed_slice_dims]
     out = op.reshape(out, (*moved_shape, *(slice_sizes[d] for d in kept)))
     rank = len(site.result.shape)
-    by_index = iter(index_order.index(d) for d in range(len(index_shape)))
-    by_window = iter(range(len(index_shape), rank))
+    by_index = iter(index_order.index(d) for d in range(len(index_order)))
+    by_window = iter(range(len(index_order), rank))
     places = set(numbers.offset_dims)
     return op.transpose(
         out, [next(by_window) if d in places else next(by_index) for d in range(rank)]
@@ -170,18 +176,13 @@ def _scatter(
     **_: Any,
 ) -> Value:
     numbers = dimension_numbers
-    batching = list(numbers.operand_batching_dims)
-    index_batching = list(numbers.scatter_indices_batching_dims)
-    batch = len(batching)
+    batch = len(numbers.operand_batching_dims)
     shape = site.sizes(0)
-    order = _operand_order(len(shape), batching)
+    index_batching = list(numbers.scatter_indices_batching_dims)
+    order, index_order, moved_shape = _batch_first(
+        site, numbers.operand_batching_dims, index_batching
+    )
     arrays = _index_arrays(indices, index_batching)
-    index_shape = site.sizes(1)[:-1]
-    index_order = [
-        *index_batching,
-        *(d for d in range(len(index_shape)) if d not in index_batching),
-    ]
-    moved_shape = [index_shape[d] for d in index_order]
     # Updates: index axes in front, in their new order, then the window with its inserted axes.
     windows = list(numbers.update_window_dims)
     scattered = [d for d in range(len(site.sizes(2))) if d not in windows]
