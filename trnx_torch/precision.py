@@ -9,6 +9,7 @@ import ctypes
 import traceback
 import warnings
 
+from trnx.core.source import Source
 from trnx.runtime.narrow import PrecisionWarning
 from trnx_torch.registration import Kernel
 from trnx_torch.report import user_frame
@@ -37,6 +38,14 @@ def warn(op: str) -> None:
         line,
         module=file if frame is None else frame.f_globals.get("__name__", file),
     )
+
+
+def user_source(program: str) -> Source:
+    """The user's line that runs a compiled graph; backward graphs run on autograd's own thread."""
+    frame = user_frame()
+    if frame is None:
+        return Source("<autograd>", 0, program)
+    return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def warning_kernel(kernel: Kernel, op: str) -> Kernel:

@@ -166,3 +166,6 @@ def test_float64_is_computed_in_float32() -> None:
         result = run(x.to("neuron"))
     assert result.dtype == torch.float64
     torch.testing.assert_close(result.cpu(), (x * 3 + 1).sum(0), rtol=1e-6, atol=1e-6)
+    other = compiled(lambda x: x * 5)
+    with pytest.warns(UserWarning, match=r"test_compile_state\.py:\d+ .*f32"):  # each line warns
+        other(x.to("neuron"))

@@ -105,7 +105,7 @@ class NarrowedExecutable(Executable):
         donated: Sequence[int] = (),
     ) -> list[Array]:
         """Convert, run, convert back; the first call of each user line warns."""
-        self._warn()
+        self.warn(current_source())
         narrow = [self._as(array, dtype) for array, dtype in zip(inputs, self._dtypes, strict=True)]
         kept = [position for position in donated if narrow[position] is inputs[position]]
         for position in set(donated) - set(kept):
@@ -116,8 +116,8 @@ class NarrowedExecutable(Executable):
             for result, aval in zip(results, self._wide_avals, strict=True)
         ]
 
-    def _warn(self) -> None:
-        source = current_source()
+    def warn(self, source: Source) -> None:
+        """Warn that float64 is computed as float32, once for each line of the user's program."""
         if source in _warned:
             return
         _warned.add(source)
@@ -125,9 +125,10 @@ class NarrowedExecutable(Executable):
             a.dtype for a in self._wide_avals if a.dtype not in {b.dtype for b in self.out_avals}
         }
         names = ", ".join(sorted(map(short_name, wide))) or "f64"
-        warnings.warn(
+        warnings.warn_explicit(
             f"{self.name} (at {source}) has {names} arrays on device {self.device}, which computes "
             "them in f32. Use float32, or device 'cpu' for float64.",
             PrecisionWarning,
-            stacklevel=4,
+            source.file or "<unknown>",
+            source.line,
         )

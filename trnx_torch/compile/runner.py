@@ -30,6 +30,7 @@ from trnx_torch.compile.metrics import GraphMetrics, compiling
 from trnx_torch.compile.options import Options
 from trnx_torch.compile.symbols import Symbols
 from trnx_torch.dtypes import to_torch_dtype
+from trnx_torch.precision import user_source
 
 _numbers = itertools.count()
 _live: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -268,7 +269,7 @@ class GraphRunner:
                 t if d is None else t.to(d) for t, d in zip(tensors, self._narrow, strict=True)
             ]
             addresses[len(self._fixed) :] = [t.data_ptr() for t in tensors]
-            self.executable._warn()  # type: ignore[attr-defined]
+            self.executable.warn(user_source(self.executable.name))  # type: ignore[attr-defined]
         if self._randoms:
             start = random_start(self._randoms, tensors)
             addresses.append(start.ctypes.data)

@@ -27,6 +27,7 @@ from trnx_torch.compile.metrics import GraphMetrics, compiling
 from trnx_torch.compile.runner import Context, _original, keep, random_start
 from trnx_torch.compile.symbols import Symbols, at
 from trnx_torch.dtypes import to_torch_dtype, to_trnx_dtype
+from trnx_torch.precision import user_source
 
 _PLAN_LIMIT = 1024  # combinations of sizes whose way to run is remembered
 
@@ -183,7 +184,7 @@ class SizedRunner:
             addresses.append(start.ctypes.data)
         addresses += [array.address for array in plan.scalars]
         if isinstance(executable, NarrowedExecutable):
-            executable._warn()
+            executable.warn(user_source(executable.name))
         made = [
             torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in plan.buffers
         ]
